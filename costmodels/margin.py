@@ -1,0 +1,94 @@
+"""Safety margins: a margin turns a cost model into a more careful one, T + δ (SLOWeave §3.3)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from costmodels.base import CostModel, CostModelError
+
+
+@dataclass(frozen=True)
+class WithMargin(CostModel):
+    """``T + constant + ceil(relative * T)``, exact in integers."""
+
+    model: CostModel
+    constant_ns: int = 0
+    relative: Fraction = Fraction(0)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The wrapped model's name; a margin does not make it another device."""
+        return self.model.name
+
+    def step_ns(
+        self,
+        n_decode: int,
+        decode_context: int,
+        decode_context_max: int,
+        n_prefill: int,
+        prefill_tokens: int,
+        prefill_pairs: int,
+    ) -> int:
+        t = self.model.step_ns(n_decode, decode_context, decode_context_max, n_prefill, prefill_tokens, prefill_pairs)
+        return t + self.constant_ns - (-t * self.relative.numerator // self.relative.denominator)
+
+    def max_chunk(
+        self,
+        n_decode: int,
+        decode_context: int,
+        decode_context_max: int,
+        context: int,
+        limit: int,
+        budget_ns: int,
+    ) -> int:
+        # t + ceil(r t) <= b and t <= b / (1 + r) are the same for integers t and b.
+        left = budget_ns - self.constant_ns
+        if self.relative:
+            left = left * self.relative.denominator // (self.relative.denominator + self.relative.numerator)
+        return self.model.max_chunk(n_decode, decode_context, decode_context_max, context, limit, left)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": "with-margin",
+            "model": self.model.to_dict(),
+            "constant_ns": self.constant_ns,
+            "relative": str(self.relative),
+        }
+
+
+def parse_margin(text: str) -> tuple[str, Fraction]:
+    """Read ``"0.5"`` (ms), ``"5%"`` (of the prediction) or ``"p99"`` (the cost model's own quantile).
+
+    Returns:
+        The kind (``constant``, ``relative`` or ``quantile``) and its value (ms, share, quantile).
+
+    Raises:
+        CostModelError: if the text is none of the three.
+    """
+    match = re.fullmatch(r"\s*(p?)(\d+(?:\.\d+)?)(%?)\s*", text)
+    if match is None or (match[1] and match[3]):
+        raise CostModelError(
+            f"margin {text!r} is not one of: milliseconds (0.5), a share of the prediction (5%), "
+            "a quantile of the cost model (p99)"
+        )
+    value = Fraction(match[2])
+    if match[1]:
+        if not 0 < value < 100:
+            raise CostModelError(f"margin {text!r}: a quantile lies between p0 and p100")
+        return "quantile", value / 100
+    return ("relative", value / 100) if match[3] else ("constant", value)
+
+
+def with_margin(model: CostModel, margin: str) -> CostModel:
+    """Return ``model`` made more careful by ``margin``; see :func:`parse_margin` for its forms."""
+    kind, value = parse_margin(margin)
+    if kind == "quantile":
+        return model.at_quantile(float(value))
+    if not value:
+        return model
+    if kind == "relative":
+        return WithMargin(model, relative=value)
+    return WithMargin(model, constant_ns=-(-value.numerator * 1_000_000 // value.denominator))

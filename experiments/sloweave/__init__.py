@@ -1,0 +1,1 @@
+"""SLOWeave (arXiv 2609.07883v1): its tables and figures, regenerated."""

@@ -1,0 +1,42 @@
+"""Scheduling policies: what to run next. The same objects decide in the simulator and inside vLLM."""
+
+from policies.base import (
+    ACCEPT,
+    Admission,
+    Chunking,
+    Decision,
+    Observer,
+    Ordering,
+    Part,
+    Policy,
+    PolicyError,
+)
+from policies.queue import PolicyQueue
+from policies.registry import ALIASES, load_plugin, parts, register
+from policies.spec import PolicySpec, parse_policy
+from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, StepRecord
+
+__all__ = [
+    "ACCEPT",
+    "ALIASES",
+    "Admission",
+    "BatchView",
+    "Candidate",
+    "Chunking",
+    "Decision",
+    "Grant",
+    "LoadView",
+    "Observer",
+    "Ordering",
+    "Part",
+    "Policy",
+    "PolicyError",
+    "PolicyQueue",
+    "PolicySpec",
+    "RequestView",
+    "StepRecord",
+    "load_plugin",
+    "parse_policy",
+    "parts",
+    "register",
+]

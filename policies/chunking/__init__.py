@@ -1,0 +1,1 @@
+"""Chunkings: how many prefill tokens a step takes."""

@@ -1,0 +1,1 @@
+"""Orderings: which waiting request goes first."""

@@ -1,0 +1,68 @@
+"""Service-level objectives: ``ttft:1000,tpot_p99:25`` in milliseconds."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass, fields
+
+MS = 1_000_000
+
+
+class ObjectiveError(ValueError):
+    """An objective that cannot be read; the message says what would be right."""
+
+
+@dataclass(frozen=True)
+class Objectives:
+    """Upper bounds in nanoseconds; ``None`` means no such objective.
+
+    A request's own objectives (``slo_ttft_ns``, ``slo_tpot_ns`` of the trace) take the place of ``ttft`` and
+    ``tpot_p99``.
+    """
+
+    ttft: int | None = None
+    """First token minus arrival."""
+    tpot: int | None = None
+    """Mean gap between tokens, vLLM bench's TPOT."""
+    tpot_p99: int | None = None
+    """P99 of the request's own gaps, SLOWeave's TPOT."""
+    itl_max: int | None = None
+    """Longest gap between two tokens."""
+    jct: int | None = None
+    """Finish minus arrival."""
+
+    @classmethod
+    def parse(cls, text: str) -> Objectives:
+        """Read ``KEY:MS,KEY:MS``.
+
+        Raises:
+            ObjectiveError: naming the key or number that is wrong.
+        """
+        known = [f.name for f in fields(cls)]
+        values: dict[str, int] = {}
+        for entry in filter(None, (e.strip() for e in text.split(","))):
+            key, colon, number = entry.partition(":")
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1, 0.5)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ObjectiveError(f"--slo {entry!r}: unknown objective {key}{hint} (objectives: {', '.join(known)})")
+            try:
+                ms = float(number)
+            except ValueError:
+                ms = math.nan
+            if not colon or not math.isfinite(ms) or ms <= 0:
+                raise ObjectiveError(f"--slo {entry!r} should read {key}:MILLISECONDS, a positive number")
+            if key in values:
+                raise ObjectiveError(f"--slo gives {key} twice")
+            values[key] = round(ms * MS)
+        return cls(**values)
+
+    def __str__(self) -> str:
+        """Return the form that :meth:`parse` reads."""
+        return ",".join(f"{f.name}:{v / MS:g}" for f in fields(self) if (v := getattr(self, f.name)) is not None)
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """D for policies that fill deadlines, where neither policy nor request has one."""
+        return next((v for v in (self.tpot_p99, self.itl_max, self.tpot) if v is not None), None)

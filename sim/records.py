@@ -1,0 +1,209 @@
+"""What a run leaves behind: the requests, steps and batches tables.
+
+The engine logs compactly (a stretch of decode-only steps is one row with a repeat count); the tables here are
+the expanded form, with token times derived from step indices in whole-array operations.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.schema import IntArray, Trace
+
+Columns = dict[str, NDArray[Any]]
+
+FINISHED, REJECTED, REDIRECTED, UNFINISHED = range(4)
+OUTCOMES = ("finished", "rejected", "redirected", "unfinished")
+
+NULL = -1
+"""Stands for a missing value in integer columns; the tables on disk have nulls."""
+
+STEP_ROW = (
+    "start_ns",
+    "n_decode",
+    "decode_context",
+    "decode_context_max",
+    "n_prefill",
+    "prefill_tokens",
+    "prefill_pairs",
+    "waiting",
+    "granted_tokens",
+    "exception",
+    "repeat",
+)
+pack_step = Struct(f"{len(STEP_ROW)}q").pack
+
+
+@dataclass
+class RunLog:
+    """What the engine writes while it runs; one slot per request, one packed row per step or stretch."""
+
+    n: int
+    steps: bytearray = field(default_factory=bytearray)
+    durations: array[int] = field(default_factory=lambda: array("q"))
+    predicted: array[int] = field(default_factory=lambda: array("q"))
+    """Empty where the policy's cost model is the engine's: then prediction and duration are equal."""
+    chunks: array[int] = field(default_factory=lambda: array("q"))
+    """Triples (step, request, tokens) of prefill."""
+    reasons: dict[int, str] = field(default_factory=dict)
+    outcome: array[int] = field(init=False)
+    visible: array[int] = field(init=False)
+    started: array[int] = field(init=False)
+    first_token: array[int] = field(init=False)
+    finished: array[int] = field(init=False)
+    cached: array[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.outcome = array("q", [UNFINISHED]) * self.n
+        for name in ("visible", "started", "first_token", "finished", "cached"):
+            setattr(self, name, array("q", [NULL]) * self.n)
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """The expanded tables as dictionaries of equally long columns, in trace and step order."""
+
+    requests: Columns
+    steps: Columns
+    chunks: Columns
+    """Columns ``step``, ``request`` (index) and ``tokens``: what was prefilled, in batch order."""
+    reasons: dict[int, str]
+    """Why a request was turned away, by index."""
+
+
+def step_table(log: RunLog, predicts: bool) -> Columns:
+    """Expand the step log; ``predicts`` says whether the policy consulted a cost model at all."""
+    raw = np.frombuffer(bytes(log.steps), dtype=np.int64).reshape(-1, len(STEP_ROW))
+    packed = {name: raw[:, j] for j, name in enumerate(STEP_ROW)}
+    repeat = packed.pop("repeat")
+    duration = np.frombuffer(log.durations, dtype=np.int64) if log.durations else np.empty(0, np.int64)
+    if len(duration) == len(raw):
+        columns: Columns = {name: np.ascontiguousarray(values) for name, values in packed.items()}
+    else:
+        columns = {name: np.repeat(values, repeat) for name, values in packed.items()}
+        at = np.cumsum(repeat) - repeat
+        within = np.arange(len(duration)) - np.repeat(at, repeat)
+        columns["decode_context"] += within * columns["n_decode"]
+        columns["decode_context_max"] += within
+        before = np.cumsum(duration) - duration
+        columns["start_ns"] += before - np.repeat(before[at], repeat)
+    columns["duration_ns"] = duration
+    if not predicts:
+        columns["predicted_ns"] = np.full(len(duration), NULL, dtype=np.int64)
+    elif log.predicted:
+        columns["predicted_ns"] = np.frombuffer(log.predicted, dtype=np.int64)
+    else:
+        columns["predicted_ns"] = duration
+    return columns
+
+
+def request_table(trace: Trace, log: RunLog, steps: Columns) -> Columns:
+    """Derive each request's times from the step log."""
+    ends = steps["start_ns"] + steps["duration_ns"]
+    outcome = _column(log.outcome)
+    visible, started, first, finished = map(_column, (log.visible, log.started, log.first_token, log.finished))
+    arrival = trace.arrival_ns
+    first_ns = _at(ends, first)
+    finished_ns = _at(ends, finished)
+    chunks = np.frombuffer(log.chunks, dtype=np.int64).reshape(-1, 3) if log.chunks else np.empty((0, 3), np.int64)
+    n_chunks = np.bincount(chunks[:, 1], minlength=len(trace))
+    aged = steps["exception"][chunks[:, 0]].astype(bool)
+    ttft = np.where(first >= 0, first_ns - arrival, NULL)
+    last = np.where(finished >= 0, finished, np.where(first >= 0, len(ends) - 1, NULL))
+    gaps = token_gaps(ends, first, last)
+    overruns = np.concatenate([[0], np.cumsum(steps["exception"])])
+    return {
+        "arrival_ns": arrival,
+        "visible_step": visible,
+        "first_scheduled_ns": _at(steps["start_ns"], started),
+        "first_token_ns": first_ns,
+        "finished_ns": finished_ns,
+        "prompt_tokens": trace.prompt_tokens,
+        "cached_tokens": _column(log.cached),
+        "output_tokens": trace.output_tokens,
+        "generated_tokens": np.where(first >= 0, last - first + 1, 0),
+        "chunks": n_chunks,
+        "preemptions": np.zeros(len(trace), dtype=np.int64),
+        "outcome": outcome,
+        "aged_chunks": np.bincount(chunks[aged, 1], minlength=len(trace)),
+        "slo_exceptions": np.where(first >= 0, overruns[last + 1] - overruns[first + 1], 0),
+        "ttft_ns": ttft,
+        **gaps,
+        "jct_ns": np.where(finished >= 0, finished_ns - arrival, NULL),
+    }
+
+
+def chunk_table(log: RunLog) -> Columns:
+    """Return the prefill chunks as columns."""
+    rows = np.frombuffer(log.chunks, dtype=np.int64).reshape(-1, 3) if log.chunks else np.empty((0, 3), np.int64)
+    return {"step": rows[:, 0], "request": rows[:, 1], "tokens": rows[:, 2]}
+
+
+def _column(values: array[int]) -> IntArray:
+    return np.frombuffer(values, dtype=np.int64) if values else np.empty(0, np.int64)
+
+
+def _at(times: IntArray, index: IntArray) -> IntArray:
+    if not len(times):
+        return np.full(len(index), NULL, dtype=np.int64)
+    return np.where(index >= 0, times[index], NULL)
+
+
+GAP_BLOCK = 2_000_000
+"""Token gaps sorted at a time: bounds the memory of :func:`token_gaps` at some 50 MB."""
+
+
+def token_gaps(ends: IntArray, first: IntArray, last: IntArray) -> Columns:
+    """Return ``tpot_mean_ns``, ``tpot_p99_ns`` (floats, NaN without a gap) and ``itl_max_ns`` per request.
+
+    ``first`` and ``last`` are the steps of each request's first and latest token, -1 where there is none; a
+    request emits one token per step between them.
+    """
+    n = len(first)
+    mean, p99 = np.full(n, np.nan), np.full(n, np.nan)
+    longest = np.full(n, NULL, dtype=np.int64)
+    counts = np.where(first >= 0, last - first, 0)
+    rows = np.flatnonzero(counts > 0)
+    gaps = np.diff(ends)
+    mean[rows] = (ends[last[rows]] - ends[first[rows]]) / counts[rows]
+    # Equal lengths together make dense matrices, and rows of similar length waste little padding.
+    rows = rows[np.argsort(counts[rows], kind="stable")]
+    for block in _blocks(counts[rows]):
+        at = rows[block]
+        size = counts[at]
+        width = int(size[-1])
+        offset = np.arange(width, dtype=np.int64)
+        index = first[at, None] + offset
+        # Padding on the left: after sorting, real gaps stand at the right end.
+        valid = offset < size[:, None]
+        matrix = np.where(valid, gaps[np.minimum(index, len(gaps) - 1)], np.int64(-1))
+        matrix.sort(axis=1)
+        position = 0.99 * (size - 1)
+        low = position.astype(np.int64)
+        weight = position - low
+        shift = width - size
+        line = np.arange(len(at))
+        a = matrix[line, shift + low]
+        b = matrix[line, np.minimum(shift + low + 1, width - 1)]
+        # The same interpolation as numpy's, so that the two agree to the last bit.
+        diff = b - a
+        p99[at] = np.where(weight >= 0.5, b - diff * (1 - weight), a + diff * weight)
+        longest[at] = matrix[:, -1]
+    return {"tpot_mean_ns": mean, "tpot_p99_ns": p99, "itl_max_ns": longest}
+
+
+def _blocks(sizes: IntArray) -> list[slice]:
+    """Cut ascending sizes into runs that differ by at most a half, of at most ``GAP_BLOCK`` cells each."""
+    blocks, start = [], 0
+    while start < len(sizes):
+        stop = int(np.searchsorted(sizes, sizes[start] * 3 // 2, side="right"))
+        stop = min(stop, start + max(1, GAP_BLOCK // int(sizes[stop - 1])))
+        blocks.append(slice(start, stop))
+        start = stop
+    return blocks

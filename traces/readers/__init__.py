@@ -1,0 +1,1 @@
+"""Traces in the public formats, one module each."""

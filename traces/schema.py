@@ -1,0 +1,185 @@
+"""The columnar request trace: what arrives, when, and with which content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+
+NONE = -1
+"""Stands for "no objective" in the integer columns ``slo_ttft_ns`` and ``slo_tpot_ns``."""
+
+
+class TraceError(ValueError):
+    """A trace that cannot be used; the message names file, line and column where they are known."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Prompt content of all requests as runs of tokens, in compressed-row form.
+
+    Request ``i`` is made of segments ``offsets[i]:offsets[i + 1]``. Equal ids mean equal tokens; a
+    shorter use of an id is a prefix of a longer one. The tokens of a request's segments add up to its
+    prompt length.
+    """
+
+    offsets: IntArray
+    """Shape (requests + 1,), non-decreasing, starting at 0."""
+    ids: IntArray
+    """Shape (segments,), content ids."""
+    tokens: IntArray
+    """Shape (segments,), tokens of each segment, at least 1."""
+
+    def select(self, rows: IntArray) -> Segments:
+        """Return the segments of the given requests, in the given order."""
+        counts = np.diff(self.offsets)[rows]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        within = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], counts)
+        at = np.repeat(self.offsets[rows], counts) + within
+        return Segments(offsets, self.ids[at], self.tokens[at])
+
+    def of(self, row: int) -> list[tuple[int, int]]:
+        """Return request ``row``'s ``(content id, tokens)`` pairs."""
+        lo, hi = int(self.offsets[row]), int(self.offsets[row + 1])
+        return list(zip(self.ids[lo:hi].tolist(), self.tokens[lo:hi].tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests sorted by arrival, one array per column, all of length ``n``.
+
+    Raises:
+        TraceError: if lengths differ, arrivals are unsorted or negative, a token count is below 1, or
+            the segments do not add up to the prompts.
+    """
+
+    arrival_ns: IntArray
+    prompt_tokens: IntArray
+    output_tokens: IntArray
+    segments: Segments | None = None
+    """``None``: every prompt is unlike every other."""
+    session: NDArray[Any] | None = None
+    """Strings naming the user or conversation."""
+    tenant: NDArray[Any] | None = None
+    """Strings naming the service class; policies may reserve a margin for each."""
+    slo_ttft_ns: IntArray | None = None
+    slo_tpot_ns: IntArray | None = None
+    id: NDArray[Any] | None = None
+    """Unique labels; ``None`` means the request's position."""
+    row: IntArray | None = None
+    """Position of each request in its file, where sorting changed it."""
+    name: str = "trace"
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    """What a reader repaired or left out, one sentence each."""
+
+    def __post_init__(self) -> None:
+        n = len(self.arrival_ns)
+        for column in self.COLUMNS:
+            values = getattr(self, column)
+            if values is not None and len(values) != n:
+                raise TraceError(f"trace {self.name}: column {column} has {len(values)} rows instead of {n}")
+        if n == 0:
+            return
+        if np.any(np.diff(self.arrival_ns) < 0):
+            raise TraceError(f"trace {self.name}: arrival_ns is not sorted")
+        if self.arrival_ns[0] < 0:
+            raise TraceError(f"trace {self.name}: arrival_ns has negative times")
+        for column in ("prompt_tokens", "output_tokens"):
+            low = np.flatnonzero(getattr(self, column) < 1)
+            if len(low):
+                raise TraceError(
+                    f"trace {self.name}: request {low[0]} has {column} {getattr(self, column)[low[0]]}, "
+                    "which must be at least 1"
+                )
+        if self.id is not None and len(np.unique(self.id)) != n:
+            raise TraceError(f"trace {self.name}: request ids are not unique")
+        if self.segments is not None:
+            self._check_segments(self.segments)
+
+    COLUMNS = (
+        "arrival_ns",
+        "prompt_tokens",
+        "output_tokens",
+        "session",
+        "tenant",
+        "slo_ttft_ns",
+        "slo_tpot_ns",
+        "id",
+        "row",
+    )
+
+    def _check_segments(self, segments: Segments) -> None:
+        if len(segments.offsets) != len(self) + 1:
+            raise TraceError(
+                f"trace {self.name}: segments describe {len(segments.offsets) - 1} of {len(self)} requests"
+            )
+        if len(segments.tokens) and segments.tokens.min() < 1:
+            raise TraceError(f"trace {self.name}: a content segment has no tokens")
+        ends = np.concatenate([[0], np.cumsum(segments.tokens)])[segments.offsets]
+        wrong = np.flatnonzero(np.diff(ends) != self.prompt_tokens)
+        if len(wrong):
+            i = int(wrong[0])
+            raise TraceError(
+                f"trace {self.name}: the content segments of request {i} hold {int(ends[i + 1] - ends[i])} "
+                f"tokens instead of {int(self.prompt_tokens[i])}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.arrival_ns)
+
+    @property
+    def ids(self) -> NDArray[Any]:
+        """Labels of the requests, shape (n,)."""
+        return np.arange(len(self), dtype=np.int64) if self.id is None else self.id
+
+    @property
+    def span_ns(self) -> int:
+        """Time from the first to the last arrival."""
+        return int(self.arrival_ns[-1] - self.arrival_ns[0]) if len(self) else 0
+
+    def select(self, rows: IntArray) -> Trace:
+        """Return the trace of the given rows, in the given order."""
+        changes: dict[str, Any] = {c: v[rows] for c in self.COLUMNS if (v := getattr(self, c)) is not None}
+        if self.segments is not None:
+            changes["segments"] = self.segments.select(rows)
+        return replace(self, **changes)
+
+    def limit(self, n: int) -> Trace:
+        """Return the first ``n`` requests."""
+        return self if n >= len(self) else self.select(np.arange(n, dtype=np.int64))
+
+    def scale_rate(self, factor: float) -> Trace:
+        """Return the trace with arrivals ``factor`` times as dense (gaps divided by ``factor``).
+
+        Raises:
+            TraceError: if the factor is not a positive number.
+        """
+        if not (np.isfinite(factor) and factor > 0):
+            raise TraceError(f"the rate scale must be a positive number, not {factor}")
+        return replace(self, arrival_ns=np.rint(self.arrival_ns / factor).astype(np.int64))
+
+    def with_arrivals(self, arrivals: Callable[[int], IntArray]) -> Trace:
+        """Return the trace with the arrival times that ``arrivals(n)`` gives, requests in the same order."""
+        return replace(self, arrival_ns=arrivals(len(self)))
+
+    def digest(self) -> str:
+        """Return a hash of everything a run can depend on, equal across machines."""
+        h = hashlib.sha256()
+        parts: list[tuple[str, Any]] = [(c, getattr(self, c)) for c in self.COLUMNS if c != "row"]
+        if self.segments is not None:
+            parts += [("offsets", self.segments.offsets), ("ids", self.segments.ids), ("tokens", self.segments.tokens)]
+        for column, values in parts:
+            if values is None:
+                continue
+            h.update(column.encode())
+            if values.dtype.kind in "iu":
+                h.update(np.ascontiguousarray(values, dtype="<i8").tobytes())
+            else:
+                h.update("\0".join(map(str, values.tolist())).encode())
+        return h.hexdigest()[:16]
