@@ -87,8 +87,11 @@ class PolicySpec:
 
     def build(self) -> Policy:
         """Make the policy objects."""
-        made = [find(kind, part.name)(**part.params) for kind in KINDS if (part := getattr(self, kind)) is not None]
-        return Policy(*made, label=self.label or str(self))  # type: ignore[arg-type]
+        built: list[Any] = [
+            None if part is None else find(kind, part.name)(**part.params)
+            for kind, part in zip(KINDS, (self.ordering, self.chunking, self.admission), strict=True)
+        ]
+        return Policy(*built, label=self.label or str(self))
 
 
 def _split(piece: str, text: str) -> tuple[str, dict[str, str]]:

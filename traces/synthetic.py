@@ -6,7 +6,7 @@ and changing one stream's parameters leaves the others' draws alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,13 +111,7 @@ class PrefillOnly:
         users, per_user = self.users, self.requests_per_user
         if n is not None and n > users * per_user:
             users = -(-n // per_user)
-        if self.profile_std and self.clip is None:
-            profile = streams.lengths.normal(self.profile_mean, self.profile_std, users)
-        elif self.profile_std:
-            profile = np.clip(streams.lengths.normal(self.profile_mean, self.profile_std, users), *self.clip)  # type: ignore[misc]
-        else:
-            profile = streams.lengths.uniform(*self.clip, users)  # type: ignore[misc]
-        profile = np.maximum(np.rint(profile), 1).astype(np.int64)
+        profile = self._profiles(users, streams.lengths)
         user = np.repeat(np.arange(users), per_user)
         total = users * per_user
         if self.arrivals == "users":
@@ -138,6 +132,17 @@ class PrefillOnly:
             name=name,
         )
         return trace if n is None else trace.limit(n)
+
+    def _profiles(self, users: int, rng: np.random.Generator) -> IntArray:
+        if self.profile_std:
+            draws = rng.normal(self.profile_mean, self.profile_std, users)
+        else:
+            low, high = self.clip or (self.profile_mean, self.profile_mean)
+            draws = rng.uniform(low, high, size=users)
+        if self.clip is not None:
+            draws = np.clip(draws, *self.clip)
+        tokens: IntArray = np.maximum(np.rint(draws), 1).astype(np.int64)
+        return tokens
 
 
 def _profile_and_post(user: IntArray, profile: IntArray, post: int, users: int) -> Segments:
@@ -166,8 +171,6 @@ def generate(name: str, seed: int, n: int | None = None, rate: float | None = No
     Raises:
         TraceError: if there is none of that name, or ``n`` or ``rate`` is not positive.
     """
-    import difflib
-
     if name not in WORKLOADS:
         near = difflib.get_close_matches(name, WORKLOADS, 1, 0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -178,6 +181,3 @@ def generate(name: str, seed: int, n: int | None = None, rate: float | None = No
     if isinstance(workload, Sloweave):
         return workload.generate(1000 if n is None else n, seed, rate, name)
     return workload.generate(n, seed, rate, name)
-
-
-TraceMaker = Callable[[int], Trace]
