@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
-from policies.base import Part, Policy, PolicyError
+from policies.base import Admission, Chunking, Ordering, Part, Policy, PolicyError
 from policies.registry import ALIASES, KINDS, find, nearest, parts
 
 
@@ -87,11 +87,16 @@ class PolicySpec:
 
     def build(self) -> Policy:
         """Make the policy objects."""
-        built: list[Any] = [
+        ordering, chunking, admission = (
             None if part is None else find(kind, part.name)(**part.params)
             for kind, part in zip(KINDS, (self.ordering, self.chunking, self.admission), strict=True)
-        ]
-        return Policy(*built, label=self.label or str(self))
+        )
+        return Policy(
+            cast(Ordering, ordering),
+            cast(Chunking, chunking),
+            cast(Admission | None, admission),
+            self.label or str(self),
+        )
 
 
 def _split(piece: str, text: str) -> tuple[str, dict[str, str]]:

@@ -136,7 +136,13 @@ def request_table(trace: Trace, log: RunLog, steps: Columns) -> Columns:
         "ttft_ns": ttft,
         **gaps,
         "jct_ns": np.where(finished >= 0, finished_ns - arrival, NULL),
+        "slo_ttft_ns": _own_objective(trace.slo_ttft_ns, len(trace)),
+        "slo_tpot_ns": _own_objective(trace.slo_tpot_ns, len(trace)),
     }
+
+
+def _own_objective(values: IntArray | None, n: int) -> IntArray:
+    return np.full(n, NULL, dtype=np.int64) if values is None else values
 
 
 def chunk_table(log: RunLog) -> Columns:
