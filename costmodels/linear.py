@@ -67,9 +67,12 @@ class LinearCost(CostModel):
         left = budget_ns - self.step - self.prefill
         if n_decode:
             left -= self.decode + self.per_decode * n_decode
-        if left < self.per_token:
+        per_token = self.per_token
+        if left < per_token:
             return 0
-        return limit if not self.per_token else min(limit, left // self.per_token)
+        if not per_token or left >= limit * per_token:
+            return limit
+        return left // per_token
 
     def decode_run_ns(
         self, n_decode: int, decode_context: int, decode_context_max: int, steps: int

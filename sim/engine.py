@@ -8,8 +8,11 @@ steps in which nothing can be decided is advanced in one go, with exactly the re
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator
+from bisect import bisect_right
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import count, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -22,22 +25,22 @@ from policies.views import BatchView, Candidate, LoadView, RequestView, StepReco
 from sim.kvcache import KVCache, NullCache
 from sim.objectives import Objectives
 from sim.records import (
-    FINISHED,
     REDIRECTED,
     REJECTED,
     RunLog,
     RunTables,
     chunk_table,
+    pack_chunk,
     pack_step,
     request_table,
     step_table,
 )
-from traces.schema import NONE, Trace
+from traces.schema import NONE, IntArray, Trace
 
 FAR = 1 << 62
 """Later than any time or step."""
 
-STRETCH_MIN = 6
+STRETCH_MIN = 12
 """Shorter decode-only stretches are cheaper step by step than as arrays."""
 
 
@@ -53,43 +56,40 @@ class Limits:
     """No step starts at or after this time; what has not finished by then is unfinished."""
 
 
-class _Running:
-    """A started prefill."""
-
-    __slots__ = ("computed", "index", "remaining", "view")
-
-    def __init__(self, view: RequestView, computed: int, remaining: int) -> None:
-        self.view = view
-        self.index = view.number
-        self.computed = computed
-        self.remaining = remaining
-
-
 class _LeastActive:
     """The least value among requests that still decode; they leave by the step in which they finish."""
 
-    __slots__ = ("_heap",)
+    __slots__ = ("_heap", "until", "value")
 
     def __init__(self) -> None:
+        self.value, self.until = FAR, -1
         self._heap: list[tuple[int, int]] = []
 
     def add(self, value: int, finish_step: int) -> None:
-        heapq.heappush(self._heap, (value, finish_step))
+        """Enter a value that counts up to and including ``finish_step``."""
+        if value <= self.value:
+            if finish_step < self.until:
+                heapq.heappush(self._heap, (self.value, self.until))
+            self.value, self.until = value, finish_step
+        elif finish_step > self.until:  # what is neither less nor lasts longer can never become the least
+            heapq.heappush(self._heap, (value, finish_step))
 
     def least(self, step: int) -> int:
         """Return the least value of those that finish at ``step`` or later, ``FAR`` where there is none."""
-        heap = self._heap
-        while heap and heap[0][1] < step:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else FAR
+        while self.until < step:
+            if not self._heap:
+                self.value, self.until = FAR, -1
+                return FAR
+            self.value, self.until = heapq.heappop(self._heap)
+        return self.value
 
 
 class Engine:
     """Runs a trace under a policy; see :func:`simulate`.
 
     Promises: arrivals at or before a step's start are seen by it, in trace order; started prefills get tokens before
-    waiting requests; a request that finishes leaves at the end of the step; events at equal times have no order to
-    get wrong, for there is one process per engine.
+    waiting requests; a request that finishes leaves at the end of the step. The engine yields to its environment
+    only when somebody else has an event there: until then nobody could tell.
     """
 
     def __init__(
@@ -111,272 +111,265 @@ class Engine:
         self.cost = cost
         self.predictor = predictor or cost
         self.limits = limits or Limits()
-        self.objectives = objectives or Objectives()
         self.cache = cache or NullCache()
         policy.reset(self.predictor)
         self.queue = PolicyQueue(policy.ordering)
         self.log = RunLog(len(trace))
-        self.observers = policy.observers
-        self._stretch = stretch and not self.observers
+        self._observers = policy.observers
+        self._stretch = stretch and not self._observers
         self._seats = policy.chunking.seat_limit(self.limits.max_num_seqs) or FAR
         self._arrivals = [*trace.arrival_ns.tolist(), FAR]
-        self._prompts = trace.prompt_tokens.tolist()
-        self._outputs = trace.output_tokens.tolist()
-        self._next = 0
-        self._prefilling: list[_Running] = []
-        self._step = 0
-        self._n = 0
-        self._context = 0
-        self._finishes: list[tuple[int, int]] = []
-        # A decoding request's context is its prompt plus the steps since its first token, so "prompt - step of the
-        # first token" orders contexts for as long as it decodes; likewise all wait since the same last token.
+        self._prompts: list[int] = trace.prompt_tokens.tolist()
+        self._outputs: list[int] = trace.output_tokens.tolist()
+        self._views = _views(trace, objectives or Objectives())
+        self._arrived = 0
+        self._prefilling: list[RequestView] = []
+        # Finish step * requests + request: one integer sorts by step, then by arrival.
+        self._finishes = [FAR * (len(trace) + 1)]
+        # A decoding request's context is its prompt plus the steps since its first token, so "step of the first
+        # token - prompt" orders contexts for as long as it decodes; likewise all wait since the same last token.
         self._tallest = _LeastActive()
         self._tightest = _LeastActive()
         self.process = env.process(self._run())
 
-    def _view(self, i: int) -> RequestView:
-        trace, goals = self.trace, self.objectives
-        ttft, tpot = goals.ttft, goals.deadline_ns
-        if trace.slo_ttft_ns is not None and trace.slo_ttft_ns[i] != NONE:
-            ttft = int(trace.slo_ttft_ns[i])
-        if trace.slo_tpot_ns is not None and trace.slo_tpot_ns[i] != NONE:
-            tpot = int(trace.slo_tpot_ns[i])
-        return RequestView(
-            i,
-            self._arrivals[i],
-            self._prompts[i],
-            self.cache.hit_tokens(i),
-            0,
-            ttft,
-            tpot,
-            None if trace.tenant is None else trace.tenant[i],
-            None if trace.session is None else trace.session[i],
-        )
-
-    def _arrive(self, now: int) -> None:
-        admission = self.policy.admission
-        longest = self.limits.max_model_len
-        log = self.log
-        while self._arrivals[self._next] <= now:
-            i = self._next
-            self._next += 1
-            log.visible[i] = self._step
-            if longest is not None and self._prompts[i] + self._outputs[i] > longest:
-                log.outcome[i] = REJECTED
-                log.reasons[i] = (
-                    f"{self._prompts[i]} prompt and {self._outputs[i]} output tokens exceed max_model_len {longest}"
-                )
-                continue
-            view = self._view(i)
-            if admission is not None:
-                tallest = self._tallest.least(self._step)
-                load = LoadView(
-                    now,
-                    self._n,
-                    self._context,
-                    self._step - 1 - tallest if self._n else 0,
-                    len(self._prefilling),
-                    len(self.queue),
-                )
-                decision = admission.admit(view, load)
-                if decision.verdict != "accept":
-                    log.outcome[i] = REJECTED if decision.verdict == "reject" else REDIRECTED
-                    log.reasons[i] = decision.reason
-                    continue
-            self.queue.add(view)
-
     def _run(self) -> Generator[simpy.Event, Any, None]:
-        timeout = self.env.timeout
-        queue, prefilling, arrivals = self.queue, self._prefilling, self._arrivals
-        horizon = FAR if self.limits.horizon_ns is None else self.limits.horizon_ns
-        now = int(self.env.now)
+        env, log, cache, queue = self.env, self.log, self.cache, self.queue
+        chunking, observers, limits = self.policy.chunking, self._observers, self.limits
+        grant_of, deadline_of, step_ns = chunking.grant, chunking.deadline_ns, self.cost.step_ns
+        predict = None if self.predictor is self.cost else self.predictor.step_ns
+        peek_queue, pop_queue, caching = queue.peek, queue.pop, cache.tracks
+        lookahead, seats = chunking.lookahead, self._seats
+        prompts, outputs = self._prompts, self._outputs
+        finishes, tallest, tightest = self._finishes, self._tallest, self._tightest
+        first_token_in, finished_in = log.first_token, log.finished
+        steps, add_duration, chunks = log.steps, log.durations.append, log.chunks
+        new = tuple.__new__  # A view made without the detour through its class's own constructor.
+        size = len(self.trace)
+        computed, remaining = [0] * size, list(prompts)
+        prefilling = self._prefilling
+        done: list[RequestView] = []
+        listed: tuple[Candidate, ...]
+        horizon = FAR if limits.horizon_ns is None else limits.horizon_ns
+        next_arrival = self._arrivals[0]
+        step = n = context = 0
+        now = int(env.now)
+        quiet_until = min(FAR, env.peek())
         while now < horizon:
-            if arrivals[self._next] <= now:
-                self._arrive(now)
-            if prefilling or (queue and self._n < self._seats):
-                duration = self._decide_and_step(now)
-            elif self._n:
-                duration = self._decode_only(now, horizon)
-            elif arrivals[self._next] < FAR:
-                duration = arrivals[self._next] - now
-            else:
-                return
-            yield timeout(duration)
-            now += duration
-
-    def _decide_and_step(self, now: int) -> int:
-        """Ask the chunking, hand out its tokens, and carry the step through; return its duration."""
-        queue, prefilling, log = self.queue, self._prefilling, self.log
-        n, context, step, waiting = self._n, self._context, self._step, len(queue)
-        chunking = self.policy.chunking
-        tallest = step - 1 - self._tallest.least(step) if n else 0
-        tightest = self._tightest.least(step) if n else FAR
-        batch = BatchView(
-            now,
-            n,
-            context,
-            tallest,
-            None if tightest == FAR else now + tightest,
-            self._candidates(chunking.lookahead, now),
-            waiting,
-        )
-        grant = chunking.grant(batch)
-        tokens, prefills, cap, exception = grant
-        left = tokens
-        slots = FAR if prefills is None else prefills
-        n_prefill = pairs = 0
-        chunks = log.chunks
-        done: list[_Running] | None = None
-        if left > 0:
-            position = 0
-            while left > 0 and n_prefill < slots:
-                if position < len(prefilling):
-                    run = prefilling[position]
-                elif queue and n + len(prefilling) < self._seats:
-                    run = self._start(now)
+            if now >= quiet_until:
+                yield env.timeout(now - env.now)
+                quiet_until = min(FAR, env.peek())
+            if next_arrival <= now:
+                next_arrival = self._arrive(now, step, n, context)
+            started = len(prefilling)
+            if started or (queue.size and n < seats):
+                waiting = queue.size
+                if not started:
+                    listed = ()
+                elif started == 1:
+                    view = prefilling[0]
+                    i = view[0]
+                    listed = (new(Candidate, (view, computed[i], remaining[i])),)
                 else:
-                    break
-                position += 1
-                c = run.remaining if run.remaining < left else left
-                if cap is not None and c > cap:
-                    c = cap
-                pairs += c * run.computed + (c * (c + 1) >> 1)
-                left -= c
-                n_prefill += 1
-                run.computed += c
-                run.remaining -= c
-                chunks.extend((step, run.index, c))
-                if not run.remaining:
-                    done = [run] if done is None else [*done, run]
-        used = tokens - left if left > 0 else tokens
-        if not n and n_prefill == 0:
-            raise PolicyError(
-                f"policy {self.policy.label}: {chunking.name} granted {tokens} tokens at {now} ns although nothing "
-                "decodes, so the engine would wait for ever"
+                    listed = tuple([new(Candidate, (v, computed[v[0]], remaining[v[0]])) for v in prefilling])
+                more = lookahead - started
+                if more > 0 and waiting and n + started < seats:
+                    for view in (peek_queue(now),) if more == 1 else queue.first(more, now):
+                        i = view[0]
+                        hit = cache.hit_tokens(i) if caching else 0
+                        listed += (new(Candidate, (view, hit, prompts[i] - hit)),)
+                height, deadline = 0, None
+                if n:
+                    height = step - 1 - (tallest.value if tallest.until >= step else tallest.least(step))
+                    slack = tightest.value if tightest.until >= step else tightest.least(step)
+                    if slack != FAR:
+                        deadline = now + slack
+                tokens, prefills, cap, exception = grant_of(
+                    new(BatchView, (now, n, context, height, deadline, listed, waiting))
+                )
+                left, n_prefill, pairs = tokens, 0, 0
+                while left > 0 and n_prefill != prefills:
+                    if n_prefill < started:
+                        view = prefilling[n_prefill]
+                        i = view[0]
+                        before = computed[i]
+                    elif queue.size and n + started < seats:
+                        view = pop_queue(now)
+                        i = view[0]
+                        before = 0
+                        if caching:
+                            before = log.cached[i] = cache.start(i)
+                            remaining[i] -= before
+                        prefilling.append(view)
+                        started += 1
+                    else:
+                        break
+                    c = room = remaining[i]
+                    if c > left:
+                        c = left
+                    if cap is not None and c > cap:
+                        c = cap
+                    if c == room:
+                        done.append(view)
+                    pairs += c * before + (c * (c + 1) >> 1)
+                    computed[i] = before + c
+                    remaining[i] = room - c
+                    left -= c
+                    n_prefill += 1
+                    chunks += pack_chunk(step, i, c)
+                if n_prefill:
+                    taken = tokens - left
+                elif n and tokens >= 0:
+                    taken = 0
+                else:
+                    raise PolicyError(
+                        f"policy {self.policy.label}: {chunking.name} granted {tokens} tokens at {now} ns"
+                        + ("" if n else ", when nothing decodes, so the engine would wait for ever")
+                    )
+                duration = step_ns(n, context, height, n_prefill, taken, pairs)
+                steps += pack_step(now, n, context, height, n_prefill, taken, pairs, waiting, tokens, exception, 1)
+                add_duration(duration)
+                if predict is not None:
+                    log.predicted.append(predict(n, context, height, n_prefill, taken, pairs))
+                if observers:
+                    record = StepRecord(now, now, duration, n, context, height, n_prefill, taken, pairs)
+                    for part in observers:
+                        part.observe(record)
+                now += duration
+                step += 1
+                context += n
+            elif n:
+                elapsed, passed = self._decode_only(now, step, n, context, min(next_arrival, horizon))
+                now += elapsed
+                step += passed
+                context += n * passed
+            elif next_arrival < FAR:
+                now = next_arrival
+                continue
+            else:
+                break
+            bound = step * size
+            while finishes[0] < bound:
+                i = heapq.heappop(finishes) % size
+                finished_in[i] = step - 1
+                n -= 1
+                context -= prompts[i] + outputs[i] - 1
+                if caching:
+                    cache.finish(i)
+            if done:
+                for view in done:
+                    prefilling.remove(view)
+                    i = view[0]
+                    first_token_in[i] = step - 1
+                    last = step + outputs[i] - 2
+                    if last < step:
+                        finished_in[i] = last
+                        if caching:
+                            cache.finish(i)
+                        continue
+                    heapq.heappush(finishes, last * size + i)
+                    depth = step - 1 - prompts[i]
+                    if depth < tallest.value or last > tallest.until:
+                        tallest.add(depth, last)
+                    allowed = deadline_of(view)
+                    if allowed is not None and (allowed < tightest.value or last > tightest.until):
+                        tightest.add(allowed, last)
+                    n += 1
+                    context += prompts[i]
+                done.clear()
+        if now > env.now:
+            yield env.timeout(now - env.now)
+
+    def _arrive(self, now: int, step: int, n: int, context: int) -> int:
+        """Let in what has arrived by ``now``; return the time of the next arrival."""
+        cache, add = self.cache, self.queue.add
+        guarded = self.policy.admission is not None or self.limits.max_model_len is not None
+        first, self._arrived = self._arrived, bisect_right(self._arrivals, now, self._arrived)
+        for view in islice(self._views, self._arrived - first):
+            if cache.tracks:
+                view = view._replace(cached_tokens=cache.hit_tokens(view.number))
+            if not (guarded and self._turn_away(view, now, step, n, context)):
+                add(view)
+        return self._arrivals[self._arrived]
+
+    def _turn_away(self, view: RequestView, now: int, step: int, n: int, context: int) -> bool:
+        """Record why ``view`` is not let in; False where it is."""
+        admission, longest = self.policy.admission, self.limits.max_model_len
+        log, i = self.log, view.number
+        if longest is not None and self._prompts[i] + self._outputs[i] > longest:
+            log.outcome[i] = REJECTED
+            log.reasons[i] = (
+                f"{self._prompts[i]} prompt and {self._outputs[i]} output tokens exceed max_model_len {longest}"
             )
-        if tokens < 0:
-            raise PolicyError(f"policy {self.policy.label}: {chunking.name} granted {tokens} tokens at {now} ns")
-        duration = self.cost.step_ns(n, context, tallest, n_prefill, used, pairs)
-        log.steps += pack_step(
-            now, n, context, tallest, n_prefill, used, pairs, waiting, min(tokens, FAR), exception, 1
-        )
-        log.durations.append(duration)
-        if self.predictor is not self.cost:
-            log.predicted.append(self.predictor.step_ns(n, context, tallest, n_prefill, used, pairs))
-        self._context = context + n
-        if n and self._finishes[0][0] == step:
-            self._finish(step)
-        if done is not None:
-            for run in done:
-                self._first_token(run, step)
-        self._step = step + 1
-        if self.observers:
-            record = StepRecord(now, now, duration, n, context, tallest, n_prefill, used, pairs)
-            for part in self.observers:
-                part.observe(record)
-        return duration
+            return True
+        if admission is None:
+            return False
+        height = step - 1 - self._tallest.least(step) if n else 0
+        decision = admission.admit(view, LoadView(now, n, context, height, len(self._prefilling), self.queue.size))
+        if decision.verdict == "accept":
+            return False
+        log.outcome[i] = REJECTED if decision.verdict == "reject" else REDIRECTED
+        log.reasons[i] = decision.reason
+        return True
 
-    def _candidates(self, lookahead: int, now: int) -> tuple[Candidate, ...]:
-        started = tuple(Candidate(r.view, r.computed, r.remaining) for r in self._prefilling)
-        if started or not lookahead or self._n >= self._seats:
-            if lookahead <= len(started):
-                return started
-            lookahead -= len(started)
-        if not self.queue or self._n + len(started) >= self._seats:
-            return started
-        waiting = self.queue.first(lookahead, now)
-        hits = [self.cache.hit_tokens(v.number) for v in waiting]
-        return started + tuple(Candidate(v, h, v.prompt_tokens - h) for v, h in zip(waiting, hits, strict=True))
+    def _decode_only(self, now: int, step: int, n: int, context: int, until: int) -> tuple[int, int]:
+        """Advance to the next finish, or to the first step boundary at or after ``until``.
 
-    def _start(self, now: int) -> _Running:
-        view = self.queue.pop(now)
-        cached = self.cache.start(view.number)
-        self.log.started[view.number] = self._step
-        self.log.cached[view.number] = cached
-        run = _Running(view, cached, view.prompt_tokens - cached)
-        self._prefilling.append(run)
-        return run
-
-    def _first_token(self, run: _Running, step: int) -> None:
-        i = run.index
-        self._prefilling.remove(run)
-        self.log.first_token[i] = step
-        outputs = self._outputs[i]
-        if outputs == 1:
-            self.log.finished[i] = step
-            self.log.outcome[i] = FINISHED
-            self.cache.finish(i)
-            return
-        finish = step + outputs - 1
-        heapq.heappush(self._finishes, (finish, i))
-        prompt = self._prompts[i]
-        self._tallest.add(step - prompt, finish)
-        deadline = self.policy.chunking.deadline_ns(run.view)
-        if deadline is not None:
-            self._tightest.add(deadline, finish)
-        self._n += 1
-        self._context += prompt
-
-    def _finish(self, step: int) -> None:
-        """Retire the requests whose last token came in ``step``; their context is that after the step."""
-        finishes, log = self._finishes, self.log
-        while finishes and finishes[0][0] == step:
-            i = heapq.heappop(finishes)[1]
-            log.finished[i] = step
-            log.outcome[i] = FINISHED
-            self._n -= 1
-            self._context -= self._prompts[i] + self._outputs[i] - 1
-            self.cache.finish(i)
-
-    def _decode_only(self, now: int, horizon: int) -> int:
-        """Advance to the next finish or to the first step boundary that sees an arrival; return the time it takes."""
-        log, n, context, step = self.log, self._n, self._context, self._step
-        tallest = step - 1 - self._tallest.least(step)
-        until = min(self._arrivals[self._next], horizon)
-        most = self._finishes[0][0] - step + 1
-        first = self.cost.step_ns(n, context, tallest, 0, 0, 0)
-        # Steps do not get shorter as contexts grow, so at most this many fit before the next event.
-        most = min(most, (until - now - 1) // first + 1) if until > now else 1
-        if most < STRETCH_MIN or not self._stretch:
-            durations, taken = self._decode_steps(now, until, most, first, tallest)
-        else:
-            run = self.cost.decode_run_ns(n, context, tallest, most)
+        Returns:
+            The time that takes, and the number of steps.
+        """
+        log, cost, waiting = self.log, self.cost, self.queue.size
+        predictor = None if self.predictor is cost else self.predictor
+        height = step - 1 - self._tallest.least(step)
+        first = cost.step_ns(n, context, height, 0, 0, 0)
+        # Steps do not get shorter as contexts grow, so no more than this fit before the next event.
+        most = min(self._finishes[0] // len(self.trace) - step + 1, max(1, -((now - until) // first)))
+        if most >= STRETCH_MIN and self._stretch:
+            run = cost.decode_run_ns(n, context, height, most)
             ends = np.cumsum(run)
             taken = min(most, int(np.searchsorted(ends, until - now, side="left")) + 1)
-            durations = int(ends[taken - 1])
-            log.steps += pack_step(now, n, context, tallest, 0, 0, 0, len(self.queue), 0, 0, taken)
+            log.steps += pack_step(now, n, context, height, 0, 0, 0, waiting, 0, 0, taken)
             log.durations.frombytes(run[:taken].tobytes())
-            if self.predictor is not self.cost:
-                log.predicted.frombytes(self.predictor.decode_run_ns(n, context, tallest, taken).tobytes())
-        self._step = step + taken
-        self._context = context + n * taken
-        if self._finishes[0][0] == self._step - 1:
-            self._finish(self._step - 1)
-        return durations
-
-    def _decode_steps(self, now: int, until: int, most: int, duration: int, tallest: int) -> tuple[int, int]:
-        """Go step by step for at most ``most`` steps; return the time they take and their number."""
-        log, n, context, waiting = self.log, self._n, self._context, len(self.queue)
-        clock, taken = now, 0
+            if predictor is not None:
+                log.predicted.frombytes(predictor.decode_run_ns(n, context, height, taken).tobytes())
+            return int(ends[taken - 1]), taken
+        step_ns, steps, add_duration = cost.step_ns, log.steps, log.durations.append
+        clock, taken, duration = now, 0, first
         while True:
-            log.steps += pack_step(clock, n, context, tallest, 0, 0, 0, waiting, 0, 0, 1)
-            log.durations.append(duration)
-            if self.predictor is not self.cost:
-                log.predicted.append(self.predictor.step_ns(n, context, tallest, 0, 0, 0))
-            for part in self.observers:
-                part.observe(StepRecord(clock, clock, duration, n, context, tallest, 0, 0, 0))
+            steps += pack_step(clock, n, context, height, 0, 0, 0, waiting, 0, 0, 1)
+            add_duration(duration)
+            if predictor is not None:
+                log.predicted.append(predictor.step_ns(n, context, height, 0, 0, 0))
+            for part in self._observers:
+                part.observe(StepRecord(clock, clock, duration, n, context, height, 0, 0, 0))
             clock += duration
             taken += 1
             if taken == most or clock >= until:
                 return clock - now, taken
             context += n
-            tallest += 1
-            duration = self.cost.step_ns(n, context, tallest, 0, 0, 0)
+            height += 1
+            duration = step_ns(n, context, height, 0, 0, 0)
 
     def tables(self) -> RunTables:
         """Return the expanded tables of a run that has ended."""
         steps = step_table(self.log, self.policy.needs_predictor)
         return RunTables(request_table(self.trace, self.log, steps), steps, chunk_table(self.log), self.log.reasons)
+
+
+def _views(trace: Trace, objectives: Objectives) -> Iterator[RequestView]:
+    """Yield the requests as policies see them at arrival, the run's objectives standing in for missing ones."""
+    ttft = _own_or_default(trace.slo_ttft_ns, objectives.ttft)
+    tpot = _own_or_default(trace.slo_tpot_ns, objectives.deadline_ns)
+    tenant = repeat(None) if trace.tenant is None else trace.tenant.tolist()
+    session = repeat(None) if trace.session is None else trace.session.tolist()
+    arrival, prompt = trace.arrival_ns.tolist(), trace.prompt_tokens.tolist()
+    columns = zip(count(), arrival, prompt, repeat(0), repeat(0), ttft, tpot, tenant, session, strict=False)
+    return map(partial(tuple.__new__, RequestView), columns)
+
+
+def _own_or_default(own: IntArray | None, default: int | None) -> Iterable[int | None]:
+    if own is None:
+        return repeat(default)
+    return [default if v == NONE else v for v in own.tolist()]
 
 
 def simulate(

@@ -8,6 +8,9 @@ from typing import Protocol
 class KVCache(Protocol):
     """What the engine asks of KV memory and the prefix cache."""
 
+    tracks: bool
+    """False: the cache never hits and keeps no account, so the engine need not ask."""
+
     def hit_tokens(self, index: int) -> int:
         """Return how many leading tokens of request ``index`` are cached now; no side effect."""
 
@@ -20,6 +23,8 @@ class KVCache(Protocol):
 
 class NullCache:
     """Unlimited memory that never hits."""
+
+    tracks = False
 
     def hit_tokens(self, index: int) -> int:
         """Return 0."""

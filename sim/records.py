@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from traces.schema import IntArray, Trace
@@ -38,6 +39,7 @@ STEP_ROW = (
     "repeat",
 )
 pack_step = Struct(f"{len(STEP_ROW)}q").pack
+pack_chunk = Struct("3q").pack
 
 
 @dataclass
@@ -49,20 +51,19 @@ class RunLog:
     durations: array[int] = field(default_factory=lambda: array("q"))
     predicted: array[int] = field(default_factory=lambda: array("q"))
     """Empty where the policy's cost model is the engine's: then prediction and duration are equal."""
-    chunks: array[int] = field(default_factory=lambda: array("q"))
-    """Triples (step, request, tokens) of prefill."""
+    chunks: bytearray = field(default_factory=bytearray)
+    """Packed triples (step, request, tokens) of prefill."""
     reasons: dict[int, str] = field(default_factory=dict)
     outcome: array[int] = field(init=False)
-    visible: array[int] = field(init=False)
-    started: array[int] = field(init=False)
     first_token: array[int] = field(init=False)
     finished: array[int] = field(init=False)
     cached: array[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.outcome = array("q", [UNFINISHED]) * self.n
-        for name in ("visible", "started", "first_token", "finished", "cached"):
-            setattr(self, name, array("q", [NULL]) * self.n)
+        self.first_token = array("q", [NULL]) * self.n
+        self.finished = array("q", [NULL]) * self.n
+        self.cached = array("q", [0]) * self.n
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class RunTables:
 
 def step_table(log: RunLog, predicts: bool) -> Columns:
     """Expand the step log; ``predicts`` says whether the policy consulted a cost model at all."""
-    raw = np.frombuffer(bytes(log.steps), dtype=np.int64).reshape(-1, len(STEP_ROW))
+    raw = _rows(log.steps, len(STEP_ROW))
     packed = {name: raw[:, j] for j, name in enumerate(STEP_ROW)}
     repeat = packed.pop("repeat")
     duration = np.frombuffer(log.durations, dtype=np.int64) if log.durations else np.empty(0, np.int64)
@@ -106,13 +107,16 @@ def step_table(log: RunLog, predicts: bool) -> Columns:
 def request_table(trace: Trace, log: RunLog, steps: Columns) -> Columns:
     """Derive each request's times from the step log."""
     ends = steps["start_ns"] + steps["duration_ns"]
-    outcome = _column(log.outcome)
-    visible, started, first, finished = map(_column, (log.visible, log.started, log.first_token, log.finished))
+    first, finished = _column(log.first_token), _column(log.finished)
     arrival = trace.arrival_ns
+    visible = np.searchsorted(steps["start_ns"], arrival)
+    visible = np.where(visible < len(ends), visible, NULL)
     first_ns = _at(ends, first)
     finished_ns = _at(ends, finished)
-    chunks = np.frombuffer(log.chunks, dtype=np.int64).reshape(-1, 3) if log.chunks else np.empty((0, 3), np.int64)
+    chunks = _rows(log.chunks, 3)
     n_chunks = np.bincount(chunks[:, 1], minlength=len(trace))
+    started = np.full(len(trace), NULL, dtype=np.int64)
+    started[chunks[::-1, 1]] = chunks[::-1, 0]  # of several assignments the last counts: the first chunk
     aged = steps["exception"][chunks[:, 0]].astype(bool)
     ttft = np.where(first >= 0, first_ns - arrival, NULL)
     last = np.where(finished >= 0, finished, np.where(first >= 0, len(ends) - 1, NULL))
@@ -125,12 +129,12 @@ def request_table(trace: Trace, log: RunLog, steps: Columns) -> Columns:
         "first_token_ns": first_ns,
         "finished_ns": finished_ns,
         "prompt_tokens": trace.prompt_tokens,
-        "cached_tokens": _column(log.cached),
+        "cached_tokens": np.where(started >= 0, _column(log.cached), NULL),
         "output_tokens": trace.output_tokens,
         "generated_tokens": np.where(first >= 0, last - first + 1, 0),
         "chunks": n_chunks,
         "preemptions": np.zeros(len(trace), dtype=np.int64),
-        "outcome": outcome,
+        "outcome": np.where(finished >= 0, FINISHED, _column(log.outcome)),
         "aged_chunks": np.bincount(chunks[aged, 1], minlength=len(trace)),
         "slo_exceptions": np.where(first >= 0, overruns[last + 1] - overruns[first + 1], 0),
         "ttft_ns": ttft,
@@ -147,8 +151,12 @@ def _own_objective(values: IntArray | None, n: int) -> IntArray:
 
 def chunk_table(log: RunLog) -> Columns:
     """Return the prefill chunks as columns."""
-    rows = np.frombuffer(log.chunks, dtype=np.int64).reshape(-1, 3) if log.chunks else np.empty((0, 3), np.int64)
+    rows = _rows(log.chunks, 3)
     return {"step": rows[:, 0], "request": rows[:, 1], "tokens": rows[:, 2]}
+
+
+def _rows(packed: bytearray, width: int) -> IntArray:
+    return np.frombuffer(packed, dtype=np.int64).reshape(-1, width) if packed else np.empty((0, width), np.int64)
 
 
 def _column(values: array[int]) -> IntArray:
@@ -178,17 +186,16 @@ def token_gaps(ends: IntArray, first: IntArray, last: IntArray) -> Columns:
     rows = np.flatnonzero(counts > 0)
     gaps = np.diff(ends)
     mean[rows] = (ends[last[rows]] - ends[first[rows]]) / counts[rows]
+    padded = np.concatenate([gaps, np.full(int(counts.max(initial=0)), NULL, dtype=np.int64)])
     # Equal lengths together make dense matrices, and rows of similar length waste little padding.
     rows = rows[np.argsort(counts[rows], kind="stable")]
     for block in _blocks(counts[rows]):
         at = rows[block]
         size = counts[at]
         width = int(size[-1])
-        offset = np.arange(width, dtype=np.int64)
-        index = first[at, None] + offset
-        # Padding on the left: after sorting, real gaps stand at the right end.
-        valid = offset < size[:, None]
-        matrix = np.where(valid, gaps[np.minimum(index, len(gaps) - 1)], np.int64(-1))
+        # What lies beyond a request's last gap sorts to the left, so that its own stand at the right end.
+        matrix = sliding_window_view(padded, width)[first[at]]
+        matrix[np.arange(width) >= size[:, None]] = NULL
         matrix.sort(axis=1)
         position = 0.99 * (size - 1)
         low = position.astype(np.int64)
@@ -205,10 +212,10 @@ def token_gaps(ends: IntArray, first: IntArray, last: IntArray) -> Columns:
 
 
 def _blocks(sizes: IntArray) -> list[slice]:
-    """Cut ascending sizes into runs that differ by at most a half, of at most ``GAP_BLOCK`` cells each."""
+    """Cut ascending sizes into runs that differ by at most a factor of two, of at most ``GAP_BLOCK`` cells each."""
     blocks, start = [], 0
     while start < len(sizes):
-        stop = int(np.searchsorted(sizes, sizes[start] * 3 // 2, side="right"))
+        stop = int(np.searchsorted(sizes, sizes[start] * 2, side="right"))
         stop = min(stop, start + max(1, GAP_BLOCK // int(sizes[stop - 1])))
         blocks.append(slice(start, stop))
         start = stop

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Annotated
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from costmodels.base import CostModel
 from costmodels.margin import parse_margin, with_margin
 from policies.base import Chunking, PolicyError
 from policies.registry import register
-from policies.views import BatchView, Grant, RequestView
-
-MS = 1_000_000
-FOREVER_NS = 1 << 62
+from policies.units import FOREVER_NS, MS, ns_from_ms
+from policies.views import BatchView, Grant, RequestView, ServiceClass
 
 
 @register
@@ -34,27 +34,58 @@ class DeadlineFill(Chunking):
     margins: str = ""
     """δ_i by tenant, ms taken off D_i: interactive:2|batch:0.5."""
     age: Annotated[float, Gt(0)] | None = None
-    """Wait in ms after which the oldest prefill may overrun the deadline; never by default."""
-    overrun: Annotated[float, Ge(0)] = 0.0
-    """Most ms by which an aged prefill may overrun the deadline, recorded as an SLO exception."""
+    """Wait in ms after which a prefill may overrun the deadline; never by default."""
+    overrun: Annotated[FiniteFloat, Ge(0)] | None = None
+    """Most ms by which an aged prefill may overrun the deadline; each time is recorded as an SLO exception."""
 
     def __post_init__(self) -> None:
         parse_margin(self.margin)
-        self._tpot_ns = _deadline_from_ms(self.tpot)
+        if (self.age is None) != (self.overrun is None):
+            raise PolicyError("age and overrun go together: after a wait of age ms, a step may end overrun ms late")
+        self._tpot_ns = None if self.tpot is None else ns_from_ms(self.tpot)
         self._tenant_margin_ns = _parse_tenant_margins(self.margins)
-        self._age_ns = FOREVER_NS if self.age is None else round(self.age * MS)
-        self._overrun_ns = round(self.overrun * MS)
+        self._age_ns = FOREVER_NS if self.age is None else ns_from_ms(self.age)
+        self._overrun_ns = 0 if self.overrun is None else ns_from_ms(self.overrun)
 
     def reset(self, predictor: CostModel | None) -> None:
         if predictor is None:
             raise PolicyError("deadline-fill needs a cost model to predict steps with")
         self._careful = with_margin(predictor, self.margin)
 
+    def check_objectives(self, classes: Collection[ServiceClass], predictor: CostModel | None) -> None:
+        if self.tpot is None and classes and all(c.slo_tpot_ns is None for c in classes):
+            raise PolicyError(
+                "deadline-fill has no TPOT objective D to fill steps up to: give --slo tpot_p99:MS, or "
+                "deadline-fill:tpot=MS"
+            )
+        tenants = {c.tenant for c in classes if c.tenant is not None}
+        if classes and self._tenant_margin_ns and not tenants & self._tenant_margin_ns.keys():
+            raise PolicyError(
+                f"deadline-fill: no request has a tenant that margins={self.margins!r} names "
+                f"(tenants: {', '.join(sorted(tenants)) or 'none'})"
+            )
+        if predictor is None:
+            return
+        least = with_margin(predictor, self.margin).step_ns(1, 1, 1, 0, 0, 0)
+        for c in classes:
+            left = self._left_ns(c.slo_tpot_ns, c.tenant)
+            if left is not None and left < least:
+                whose = f" for tenant {c.tenant}" if c.tenant is not None else ""
+                raise PolicyError(
+                    f"deadline-fill: D less its margin is {left / MS:g} ms{whose}, smaller than any step can be: "
+                    f"with one decode cost model {predictor.name} predicts {least / MS:g} ms, margin included"
+                )
+
     def deadline_ns(self, request: RequestView) -> int | None:
-        d = request.slo_tpot_ns if self._tpot_ns is None else self._tpot_ns
+        left = self._left_ns(request.slo_tpot_ns, request.tenant)
+        # A margin as large as D leaves no time: every deadline has passed as soon as it is set.
+        return left if left is None or left > 0 else 1
+
+    def _left_ns(self, slo_tpot_ns: int | None, tenant: str | None) -> int | None:
+        d = slo_tpot_ns if self._tpot_ns is None else self._tpot_ns
         if d is None or d >= FOREVER_NS:
             return None
-        return d - self._tenant_margin_ns.get(request.tenant or "", 0)
+        return d if tenant is None else d - self._tenant_margin_ns.get(tenant, 0)
 
     def grant(self, batch: BatchView) -> Grant:
         now, n, context_sum, context_max, deadline, candidates, _ = batch
@@ -64,27 +95,24 @@ class DeadlineFill(Chunking):
             return Grant(limit)
         slack = deadline - now
         tokens = self._careful.max_chunk(n, context_sum, context_max, context, limit, slack)
-        if tokens < limit and now - request.arrival_ns > self._age_ns:
+        if tokens < limit and self._age_ns < now - request.arrival_ns:
             late = self._careful.max_chunk(n, context_sum, context_max, context, limit, slack + self._overrun_ns)
             if late > tokens:
                 return Grant(late, exception=True)
         return Grant(tokens)
 
 
-def _deadline_from_ms(tpot: float | None) -> int | None:
-    if tpot is None:
-        return None
-    return FOREVER_NS if math.isinf(tpot) else round(tpot * MS)
-
-
 def _parse_tenant_margins(text: str) -> dict[str, int]:
-    margins = {}
+    margins: dict[str, int] = {}
     for entry in filter(None, text.split("|")):
-        tenant, _, ms = entry.partition(":")
+        tenant, _, number = (t.strip() for t in entry.rpartition(":"))
         try:
-            margins[tenant.strip()] = round(float(ms) * MS)
+            ms = float(number)
         except ValueError:
-            raise PolicyError(
-                f"deadline-fill: margins={text!r} should read tenant:ms|tenant:ms, like interactive:2|batch:0.5"
-            ) from None
+            ms = math.nan
+        if not tenant or not math.isfinite(ms) or ms < 0:
+            raise PolicyError(f"margins={text!r} should read tenant:ms|tenant:ms, like interactive:2|batch:0.5")
+        if tenant in margins:
+            raise PolicyError(f"margins={text!r} gives tenant {tenant} twice")
+        margins[tenant] = ns_from_ms(ms)
     return margins
