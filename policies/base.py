@@ -6,12 +6,12 @@ answers. A host calls ``reset`` at the start of each run and, on parts that defi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 from costmodels.base import CostModel
-from policies.views import BatchView, Grant, LoadView, RequestView, StepRecord
+from policies.views import BatchView, Grant, LoadView, RequestView, ServiceClass, StepRecord
 
 
 class PolicyError(ValueError):
@@ -34,6 +34,17 @@ class Part:
     def reset(self, predictor: CostModel | None) -> None:
         """Begin a new run: forget what was learned, and believe ``predictor``."""
 
+    def check_objectives(self, classes: Collection[ServiceClass], predictor: CostModel | None) -> None:
+        """Refuse a run whose requests have objectives that the part cannot work with; called before the run.
+
+        Args:
+            classes: the different service classes of the requests.
+            predictor: what the policy will believe.
+
+        Raises:
+            PolicyError: with what is missing or out of reach, and how to give it.
+        """
+
     def params(self) -> dict[str, Any]:
         """Return the parameters by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init}  # type: ignore[arg-type]
@@ -48,6 +59,8 @@ class Ordering(Part):
     kind = "ordering"
     cache_aware: ClassVar[bool] = False
     """The key depends on ``cached_tokens``: hosts read it again when a cache event touches the request."""
+    key_at_arrival: ClassVar[bool] = False
+    """The key depends on ``cached_tokens`` as seen at arrival, and is never read again: on purpose."""
 
     def key(self, request: RequestView) -> int:
         """Return an integer that does not depend on the clock; the least goes first, ties by arrival, then number."""
@@ -126,6 +139,11 @@ class Policy:
         """Begin a new run with ``predictor`` as the cost model that the policy believes."""
         for part in self.parts:
             part.reset(predictor)
+
+    def check_objectives(self, classes: Collection[ServiceClass], predictor: CostModel | None) -> None:
+        """Refuse, before a run, requests that the policy cannot work with; see :meth:`Part.check_objectives`."""
+        for part in self.parts:
+            part.check_objectives(classes, predictor)
 
     @property
     def observers(self) -> list[Observer]:

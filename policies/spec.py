@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -10,10 +12,14 @@ from pydantic import ValidationError
 from policies.base import Admission, Chunking, Ordering, Part, Policy, PolicyError
 from policies.registry import ALIASES, KINDS, find, nearest, parts
 
+FORM = "ordering[:k=v,...]+chunking[:k=v,...][+admission[:k=v,...]]"
+
+SCALARS = (bool, int, float, str, type(None))
+
 
 @dataclass(frozen=True)
 class PartSpec:
-    """A part by name, version and its full parameters, JSON types only."""
+    """A part by name, version and its full parameters: numbers, strings and ``None``."""
 
     name: str
     params: dict[str, Any]
@@ -28,6 +34,7 @@ class PolicySpec:
     chunking: PartSpec
     admission: PartSpec | None = None
     label: str = ""
+    """The policy as the user wrote it."""
 
     @classmethod
     def parse(cls, text: str) -> PolicySpec:
@@ -36,59 +43,59 @@ class PolicySpec:
         Raises:
             PolicyError: naming what is unknown or out of range, and the nearest that exists.
         """
-        pieces = [_split(piece, text) for piece in text.split("+")]
+        # No part's name begins with a digit, so the plus of 1e+3 does not end a part.
+        pieces = [_split(piece, text) for piece in re.split(r"\+(?!\d)", text)]
         if pieces[0][0] in ALIASES:
             pieces[:1] = _expand(*pieces[0])
         if not 2 <= len(pieces) <= len(KINDS):
             name = pieces[0][0]
             hint = "" if name in parts("ordering") else nearest(name, [*ALIASES, *parts("ordering")])
             raise PolicyError(
-                f"policy {text!r} should read ordering+chunking[+admission], like fcfs+fixed:chunk=256, "
+                f"policy {text!r} should read {FORM}, like fcfs+fixed:chunk=256, "
                 f"or an alias ({', '.join(ALIASES)}){hint}"
             )
         made = [_part_spec(kind, name, params) for kind, (name, params) in zip(KINDS, pieces, strict=False)]
         return cls(made[0], made[1], made[2] if len(made) > 2 else None, text)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> PolicySpec:
+    def from_dict(cls, data: Any) -> PolicySpec:
         """Read what :meth:`to_dict` wrote.
 
         Raises:
-            PolicyError: if a part is unknown, or has another version now.
+            PolicyError: if a part is malformed or unknown, or has another version now.
         """
-        made: dict[str, PartSpec | None] = {}
-        for kind in KINDS:
-            stored = data.get(kind)
-            if stored is None:
-                made[kind] = None
-                continue
-            spec = _part_spec(kind, stored["name"], stored["params"])
-            if spec.version != stored["version"]:
-                raise PolicyError(
-                    f"{kind} {spec.name} is at version {spec.version} now; the result was made with version "
-                    f"{stored['version']}, which decides differently"
-                )
-            made[kind] = spec
-        if made["ordering"] is None or made["chunking"] is None:
-            raise PolicyError("a policy needs an ordering and a chunking")
-        return cls(made["ordering"], made["chunking"], made["admission"], str(data.get("label", "")))
+        if not isinstance(data, dict):
+            raise PolicyError(f"a stored policy is a JSON object, not {type(data).__name__}")
+        made = {kind: _stored(kind, data[kind]) for kind in KINDS if data.get(kind) is not None}
+        for kind in ("ordering", "chunking"):
+            if kind not in made:
+                raise PolicyError(f"a stored policy needs its {kind}")
+        return cls(made["ordering"], made["chunking"], made.get("admission"), str(data.get("label", "")))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
+        """Return the JSON form; infinity is the string ``inf``, for which JSON has no number."""
         out: dict[str, Any] = {"label": self.label}
         for kind in KINDS:
             part: PartSpec | None = getattr(self, kind)
-            out[kind] = part and {"name": part.name, "version": part.version, "params": part.params}
+            if part is None:
+                out[kind] = None
+                continue
+            params = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in part.params.items()}
+            out[kind] = {"name": part.name, "version": part.version, "params": params}
         return out
 
     def __str__(self) -> str:
         """Return the policy string, with the parameters that differ from the defaults."""
-        return "+".join(_format(kind, part) for kind in KINDS if (part := getattr(self, kind)) is not None)
+        return "+".join(
+            _format(part, find(kind, part.name)().params())
+            for kind in KINDS
+            if (part := getattr(self, kind)) is not None
+        )
 
     def build(self) -> Policy:
         """Make the policy objects."""
         ordering, chunking, admission = (
-            None if part is None else find(kind, part.name)(**part.params)
+            None if part is None else _make(kind, part.name, part.params)
             for kind, part in zip(KINDS, (self.ordering, self.chunking, self.admission), strict=True)
         )
         return Policy(
@@ -99,22 +106,28 @@ class PolicySpec:
         )
 
 
-def _split(piece: str, text: str) -> tuple[str, dict[str, str]]:
+def parse_policy(text: str) -> Policy:
+    """Build the policy that ``text`` describes; see :meth:`PolicySpec.parse`."""
+    return PolicySpec.parse(text).build()
+
+
+def _split(piece: str, text: str) -> tuple[str, dict[str, Any]]:
     name, _, rest = piece.strip().partition(":")
+    name = name.strip()
     params = {}
     for pair in filter(None, (p.strip() for p in rest.split(","))):
-        key, equals, value = pair.partition("=")
-        if not equals or not key or not value:
+        key, _, value = (t.strip() for t in pair.partition("="))
+        if not key or not value:
             raise PolicyError(f"policy {text!r}: {pair!r} should read name=value")
         if key in params:
             raise PolicyError(f"policy {text!r}: {key} is given twice")
         params[key] = value
     if not name:
-        raise PolicyError(f"policy {text!r} has an empty part; it should read ordering+chunking[+admission]")
+        raise PolicyError(f"policy {text!r} has an empty part; it should read {FORM}")
     return name, params
 
 
-def _expand(alias: str, params: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
+def _expand(alias: str, params: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     pieces = [_split(piece, alias) for piece in ALIASES[alias].split("+")]
     for key, value in params.items():
         takers = [p for kind, p in zip(KINDS, pieces, strict=False) if key in _names(find(kind, p[0]))]
@@ -126,37 +139,72 @@ def _expand(alias: str, params: dict[str, str]) -> list[tuple[str, dict[str, str
 
 
 def _names(part: type[Part]) -> list[str]:
-    return [f.name for f in fields(part)]  # type: ignore[arg-type]
+    return [f.name for f in fields(part) if f.init]  # type: ignore[arg-type]
 
 
 def _no_param(what: str, key: str, known: list[str]) -> str:
     return f"{what} has no parameter {key}{nearest(key, known)} (parameters: {', '.join(known) or 'none'})"
 
 
-def _part_spec(kind: str, name: str, params: dict[str, Any]) -> PartSpec:
+def _stored(kind: str, data: Any) -> PartSpec:
+    if not (isinstance(data, dict) and isinstance(data.get("name"), str) and isinstance(data.get("params"), dict)):
+        raise PolicyError(f'a stored {kind} should read {{"name": ..., "version": ..., "params": {{...}}}}')
+    spec = _part_spec(kind, data["name"], data["params"])
+    if spec.version != data.get("version"):
+        raise PolicyError(
+            f"{kind} {spec.name} is at version {spec.version} now; the result was made with version "
+            f"{data.get('version')}, which decides differently"
+        )
+    return spec
+
+
+def _make(kind: str, name: str, params: dict[str, Any]) -> Part:
     part = find(kind, name)
     for key in params:
         if key not in _names(part):
             raise PolicyError(_no_param(f"{kind} {name}", key, _names(part)))
     try:
-        made = part(**params)
+        return part(**params)
     except ValidationError as e:
         first = e.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise PolicyError(f"{kind} {name}: {where}={params.get(where)!r}: {first['msg'].lower()}") from None
-    except PolicyError:
-        raise
+        own = first.get("ctx", {}).get("error")
+        message = str(own) if own else first["msg"][0].lower() + first["msg"][1:]
+        key = f"{first['loc'][0]}={params.get(str(first['loc'][0]))}: " if first["loc"] else ""
+        raise PolicyError(f"{kind} {name}: {key}{message}") from None
     except ValueError as e:
         raise PolicyError(f"{kind} {name}: {e}") from None
-    return PartSpec(name, made.params(), part.version)
+    except Exception as e:
+        raise PolicyError(f"{kind} {name} cannot be made: {type(e).__name__}: {e}") from e
 
 
-def _format(kind: str, spec: PartSpec) -> str:
-    defaults = find(kind, spec.name)().params()
-    shown = [f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in spec.params.items() if v != defaults[k]]
+def _part_spec(kind: str, name: str, params: dict[str, Any]) -> PartSpec:
+    made = _make(kind, name, params)
+    spec = PartSpec(name, made.params(), made.version)
+    defaults = find(kind, name)().params()
+    for key, value in spec.params.items():
+        if type(value) not in SCALARS:
+            raise PolicyError(
+                f"{kind} {name}: {key} is a {type(value).__name__}; a parameter is a number, a string, a bool or None"
+            )
+        # What a result stores must read back from its policy string as well.
+        if value != defaults[key]:
+            text = _text(value)
+            try:
+                again = _make(kind, name, {**spec.params, **_split(f"{name}:{key}={text}", name)[1]}).params()
+            except PolicyError:
+                again = {}
+            if "+" in text or again != spec.params:
+                raise PolicyError(f"{kind} {name}: {key}={value!r} cannot be written in a policy string")
+    return spec
+
+
+def _format(spec: PartSpec, defaults: dict[str, Any]) -> str:
+    shown = [f"{k}={_text(v)}" for k, v in spec.params.items() if v != defaults[k]]
     return spec.name + (":" + ",".join(shown) if shown else "")
 
 
-def parse_policy(text: str) -> Policy:
-    """Build the policy that ``text`` describes; see :meth:`PolicySpec.parse`."""
-    return PolicySpec.parse(text).build()
+def _text(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:g}"
+    return (short if float(short) == value else repr(value)).replace("e+", "e")

@@ -30,6 +30,15 @@ class RequestView(NamedTuple):
         return self.prompt_tokens + self.generated_tokens - self.cached_tokens
 
 
+class ServiceClass(NamedTuple):
+    """What objectives depend on: a run has few of these, however many requests. Times in nanoseconds."""
+
+    slo_ttft_ns: int | None
+    slo_tpot_ns: int | None
+    """D: the request's own, else that of ``--slo``."""
+    tenant: str | None
+
+
 class Candidate(NamedTuple):
     """A prefill that could run in this step."""
 

@@ -8,7 +8,6 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from costmodels.base import CostModel
 from policies.base import Ordering
 from policies.registry import register
 from policies.views import RequestView
@@ -22,6 +21,7 @@ class SrjfStatic(Ordering):
 
     name = "srjf-static"
     source = "PrefillOnly §6.2 (the baseline without calibration)"
+    key_at_arrival = True
 
     def key(self, request: RequestView) -> int:
         return request.uncached_tokens
@@ -38,7 +38,7 @@ class SrjfCalibrated(Ordering):
     lam: Annotated[float, Ge(0)] = 500.0
     """Fairness λ in tokens per second: how much work a second of waiting outweighs; inf is fcfs."""
 
-    def reset(self, predictor: CostModel | None) -> None:
+    def __post_init__(self) -> None:
         # work - lam * (now - arrival) sorts like work + lam * arrival; the fraction makes both exact integers.
         self._fcfs = math.isinf(self.lam)
         weight = Fraction(0) if self._fcfs else Fraction(str(self.lam))
