@@ -1,0 +1,266 @@
+"""Run folders: two parquet tables, a summary, and where they came from.
+
+A folder holds ``requests.parquet``, ``steps.parquet``, on request ``batches.parquet``, ``summary.json`` and, written
+last, ``run.json``: a folder with ``run.json`` is complete. Equal runs make equal bytes in all but ``run.json``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sim.batches import batch_table
+from sim.metrics import summarise
+from sim.objectives import Objectives
+from sim.provenance import cost_model_hash, provenance
+from sim.records import NULL, OUTCOMES, Columns, RunTables
+from traces.schema import Trace
+
+__all__ = [
+    "FORMAT_VERSION",
+    "StoreError",
+    "StoredRun",
+    "atomic_write",
+    "cost_model_hash",
+    "provenance",
+    "read_run",
+    "write_run",
+]
+
+FORMAT = "prefillsim run"
+
+FORMAT_VERSION = 1
+"""Of the folder and its tables; raised when an older reader would misread them."""
+
+ROW_GROUP = 1 << 17
+"""Rows per row group; part of the format, for the bytes depend on it."""
+
+UNITS = "columns ending in _ns: nanoseconds; tokens and pairs: counts; null: not measured"
+
+TABLES = ("requests.parquet", "steps.parquet")
+BATCHES = "batches.parquet"
+SUMMARY = "summary.json"
+RUN = "run.json"
+
+_RESERVED = ("format", "version", "files")
+
+
+class StoreError(ValueError):
+    """A folder that is not a complete run of this version; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run read back. What is missing is as in memory: -1 in integer columns, NaN in floats, ``None`` in strings."""
+
+    requests: Columns
+    """The columns of ``RunTables.requests``, and ``id``, ``reason``, and ``tenant`` and ``session`` where given."""
+    steps: Columns
+    """The columns of ``RunTables.steps``, and ``step``, ``decided_ns``, ``kv_blocks`` and ``replica``."""
+    batches: Columns | None
+    """Columns ``step``, ``position``, ``request`` (id) and ``tokens``; ``None`` where they were not stored."""
+    info: dict[str, Any]
+    """What the writer passed."""
+
+
+def write_run(
+    folder: Path,
+    trace: Trace,
+    tables: RunTables,
+    info: Mapping[str, Any],
+    *,
+    objectives: Objectives | None = None,
+    batches: bool = False,
+) -> None:
+    """Write a run into ``folder``, which is made if need be; an earlier run in it is replaced.
+
+    Args:
+        folder: where to.
+        trace: what arrived; its ids and classes go into the requests table.
+        tables: what happened.
+        info: JSON types, written to ``run.json`` beside the format and the hashes of the other files.
+        objectives: those of ``summary.json``; without them every request that finishes counts as good.
+        batches: also write ``batches.parquet``, one row per request and step.
+
+    Raises:
+        OSError: if the folder cannot be written, as on a full disk; nothing of the run is left then.
+        ValueError: if ``info`` uses a key of the format or holds NaN.
+        TypeError: if ``info`` is not JSON.
+    """
+    for key in _RESERVED:
+        if key in info:
+            raise ValueError(f"the key {key} of run.json belongs to its format; info must not have it")
+    head = {"format": FORMAT, "version": FORMAT_VERSION, **info}
+    _json(head)
+    contents = {
+        "requests.parquet": _parquet(_requests(trace, tables)),
+        "steps.parquet": _parquet(_steps(tables.steps)),
+    }
+    if batches:
+        table = batch_table(tables)
+        contents[BATCHES] = _parquet({**table, "request": trace.ids[table["request"]]})
+    contents[SUMMARY] = _json(summarise(tables.requests, tables.steps, objectives or Objectives()))
+    head["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    contents[RUN] = _json(head)
+
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for stale in (RUN, BATCHES):
+            (folder / stale).unlink(missing_ok=True)
+        for name, content in contents.items():
+            atomic_write(folder / name, content)
+    except BaseException:
+        for name in contents:
+            (folder / name).unlink(missing_ok=True)
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def read_run(folder: Path) -> StoredRun:
+    """Read what :func:`write_run` wrote.
+
+    Raises:
+        StoreError: if the folder is missing, holds no run, an incomplete or damaged one, or one of a newer version.
+    """
+    head = _read_head(folder)
+    tables: dict[str, Columns] = {}
+    for name in (*TABLES, BATCHES, SUMMARY):
+        digest = head["files"].get(name)
+        if digest is None and name == BATCHES:
+            continue
+        path = folder / name
+        if not path.is_file():
+            raise StoreError(f"{folder} is not a complete run: {name} is missing")
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise StoreError(f"{path} is not the file that {RUN} describes: it was changed or damaged")
+        if name.endswith(".parquet"):
+            tables[name] = _columns(pq.ParquetFile(pa.BufferReader(content)).read())
+    requests, steps = (tables[name] for name in TABLES)
+    codes = {outcome: code for code, outcome in enumerate(OUTCOMES)}
+    requests["outcome"] = np.array([codes[o] for o in requests["outcome"].tolist()], dtype=np.int64)
+    info = {key: value for key, value in head.items() if key not in _RESERVED}
+    return StoredRun(requests, steps, tables.get(BATCHES), info)
+
+
+def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
+    """Write bytes, or let a function write, under a temporary name; then rename, so readers never see half a file.
+
+    Raises:
+        OSError: if it cannot be written; ``path`` is as it was then, and no temporary file is left.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            if callable(content):
+                content(file)
+            else:
+                file.write(content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _requests(trace: Trace, tables: RunTables) -> Columns:
+    columns: Columns = {"id": trace.ids}
+    for name in ("tenant", "session"):
+        if (values := getattr(trace, name)) is not None:
+            columns[name] = values
+    for name, values in tables.requests.items():
+        columns[name] = values
+        if name == "outcome":
+            columns["outcome"] = np.array(OUTCOMES, dtype=object)[values]
+            reasons = np.full(len(values), None, dtype=object)
+            reasons[list(tables.reasons)] = list(tables.reasons.values())
+            columns["reason"] = reasons
+    return columns
+
+
+def _steps(steps: Columns) -> Columns:
+    n = len(steps["start_ns"])
+    nothing = np.full(n, NULL, dtype=np.int64)
+    defaults: Columns = {"kv_blocks": nothing, "replica": np.zeros(n, dtype=np.int64)}
+    return {"step": np.arange(n), "decided_ns": steps["start_ns"], **defaults, **steps}
+
+
+def _parquet(columns: Columns) -> bytes:
+    """Return a table as parquet; equal columns make equal bytes."""
+    arrays = [_array(values) for values in columns.values()]
+    schema = pa.schema(
+        [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)],
+        metadata={"prefillsim_format": str(FORMAT_VERSION), "units": UNITS},
+    )
+    buffer = io.BytesIO()
+    pq.write_table(
+        pa.table(arrays, schema=schema),
+        buffer,
+        version="2.6",
+        data_page_version="1.0",
+        compression="zstd",
+        compression_level=3,
+        row_group_size=ROW_GROUP,
+    )
+    return buffer.getvalue()
+
+
+def _array(values: NDArray[Any]) -> Any:
+    if values.dtype.kind in "iu":
+        return pa.array(values.astype(np.int64), mask=values == NULL)
+    if values.dtype.kind == "f":
+        return pa.array(values, from_pandas=True)
+    return pa.array([None if v is None else str(v) for v in values.tolist()], type=pa.string())
+
+
+def _columns(table: Any) -> Columns:
+    columns: Columns = {}
+    for name in table.column_names:
+        column = table[name]
+        if pa.types.is_integer(column.type):
+            columns[name] = column.fill_null(NULL).to_numpy()
+        elif pa.types.is_floating(column.type):
+            columns[name] = column.to_numpy()
+        else:
+            columns[name] = np.array(column.to_pylist(), dtype=object)
+    return columns
+
+
+def _read_head(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise StoreError(f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}")
+    path = folder / RUN
+    if not path.is_file():
+        if any((folder / name).exists() for name in (*TABLES, SUMMARY)):
+            raise StoreError(f"{folder} is not a complete run: {RUN} is missing, so the run was interrupted")
+        raise StoreError(f"{folder} is not a run: it has no {RUN}")
+    try:
+        head = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as e:
+        raise StoreError(f"{path} is not JSON: {e}") from None
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise StoreError(f"{path} does not describe a run: its format is not {FORMAT!r}")
+    version, files = head.get("version"), head.get("files")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise StoreError(f"{path} is of version {version}; this prefillsim reads version {FORMAT_VERSION} and older")
+    if not isinstance(files, dict):
+        raise StoreError(f"{path} does not list the files of the run")
+    return head
+
+
+def _json(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
