@@ -21,7 +21,7 @@ class PolicyQueue:
     keys; with a ``choose`` ordering peeking looks at all.
     """
 
-    __slots__ = ("_chosen", "_current", "_front", "_heap", "_key", "_keyed", "_ordering", "_run", "size")
+    __slots__ = ("_chosen", "_current", "_front", "_heap", "_key", "_keyed", "_ordering", "_plain", "_run", "size")
 
     def __init__(self, ordering: Ordering) -> None:
         self._ordering = ordering
@@ -34,6 +34,8 @@ class PolicyQueue:
         # The entries in force of requests that were updated (or None: removed); their other entries are stale.
         self._current: dict[int, Entry | None] = {}
         self._chosen: tuple[int, Entry] | None = None
+        # Keys, nobody at the front and nothing stale: the head is the lesser of two entries.
+        self._plain = self._keyed
         self.size = 0
         """How many requests wait; the same as ``len``, without a call."""
 
@@ -71,6 +73,7 @@ class PolicyQueue:
                 self._front[i] = request
                 return
         self._current[request.number] = None
+        self._plain = False
         self._chosen = None
         self.size -= 1
         self.add(request)
@@ -78,10 +81,14 @@ class PolicyQueue:
     def push_front(self, request: RequestView) -> None:
         """Put a preempted request before all others."""
         self._front.appendleft(request)
+        self._plain = False
         self.size += 1
 
     def peek(self, now_ns: int) -> RequestView:
         """Return the next request; the queue must not be empty."""
+        if self._plain:
+            run, heap = self._run, self._heap
+            return (run[0] if not heap or (run and run[0] < heap[0]) else heap[0])[3]
         return self._front[0] if self._front else self._next(now_ns)[3]
 
     def _next(self, now_ns: int) -> Entry:
@@ -102,6 +109,11 @@ class PolicyQueue:
     def pop(self, now_ns: int) -> RequestView:
         """Remove and return the next request."""
         self.size -= 1
+        if self._plain:
+            run, heap = self._run, self._heap
+            if not heap or (run and run[0] < heap[0]):
+                return run.popleft()[3]
+            return heapq.heappop(heap)[3]
         if self._front:
             return self._front.popleft()
         entry = self._next(now_ns)
@@ -122,6 +134,7 @@ class PolicyQueue:
         kept = [r for r in self._front if r.number != number]
         if len(kept) == len(self._front):
             self._current[number] = None
+            self._plain = False
         self._front = deque(kept)
         self._chosen = None
         self.size -= 1

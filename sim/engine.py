@@ -8,11 +8,10 @@ steps in which nothing can be decided is advanced in one go, with exactly the re
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, islice, repeat
+from itertools import chain, count, repeat
 from typing import Any
 
 import numpy as np
@@ -111,6 +110,7 @@ class Engine:
         self.cost = cost
         self.predictor = predictor or cost
         self.limits = limits or Limits()
+        self.objectives = objectives or Objectives()
         self.cache = cache or NullCache()
         policy.reset(self.predictor)
         self.queue = PolicyQueue(policy.ordering)
@@ -118,11 +118,8 @@ class Engine:
         self._observers = policy.observers
         self._stretch = stretch and not self._observers
         self._seats = policy.chunking.seat_limit(self.limits.max_num_seqs) or FAR
-        self._arrivals = [*trace.arrival_ns.tolist(), FAR]
         self._prompts: list[int] = trace.prompt_tokens.tolist()
         self._outputs: list[int] = trace.output_tokens.tolist()
-        self._views = _views(trace, objectives or Objectives())
-        self._arrived = 0
         self._prefilling: list[RequestView] = []
         # Finish step * requests + request: one integer sorts by step, then by arrival.
         self._finishes = [FAR * (len(trace) + 1)]
@@ -137,12 +134,13 @@ class Engine:
         chunking, observers, limits = self.policy.chunking, self._observers, self.limits
         grant_of, deadline_of, step_ns = chunking.grant, chunking.deadline_ns, self.cost.step_ns
         predict = None if self.predictor is self.cost else self.predictor.step_ns
-        peek_queue, pop_queue, caching = queue.peek, queue.pop, cache.tracks
+        peek_queue, pop_queue, enqueue, caching = queue.peek, queue.pop, queue.add, cache.tracks
         lookahead, seats = chunking.lookahead, self._seats
         prompts, outputs = self._prompts, self._outputs
         finishes, tallest, tightest = self._finishes, self._tallest, self._tightest
         first_token_in, finished_in = log.first_token, log.finished
         steps, add_duration, chunks = log.steps, log.durations.append, log.chunks
+        push, pop = heapq.heappush, heapq.heappop
         new = tuple.__new__  # A view made without the detour through its class's own constructor.
         size = len(self.trace)
         computed, remaining = [0] * size, list(prompts)
@@ -150,7 +148,10 @@ class Engine:
         done: list[RequestView] = []
         listed: tuple[Candidate, ...]
         horizon = FAR if limits.horizon_ns is None else limits.horizon_ns
-        next_arrival = self._arrivals[0]
+        guarded = self.policy.admission is not None or limits.max_model_len is not None
+        views = _views(self.trace, self.objectives)
+        coming = next(views)
+        next_arrival = coming[1]
         step = n = context = 0
         now = int(env.now)
         quiet_until = min(FAR, env.peek())
@@ -158,8 +159,13 @@ class Engine:
             if now >= quiet_until:
                 yield env.timeout(now - env.now)
                 quiet_until = min(FAR, env.peek())
-            if next_arrival <= now:
-                next_arrival = self._arrive(now, step, n, context)
+            while next_arrival <= now:
+                if caching:
+                    coming = coming._replace(cached_tokens=cache.hit_tokens(coming.number))
+                if not guarded or self._admits(coming, now, step, n, context):
+                    enqueue(coming)
+                coming = next(views)
+                next_arrival = coming[1]
             started = len(prefilling)
             if started or (queue.size and n < seats):
                 waiting = queue.size
@@ -249,7 +255,7 @@ class Engine:
                 break
             bound = step * size
             while finishes[0] < bound:
-                i = heapq.heappop(finishes) % size
+                i = pop(finishes) % size
                 finished_in[i] = step - 1
                 n -= 1
                 context -= prompts[i] + outputs[i] - 1
@@ -266,7 +272,7 @@ class Engine:
                         if caching:
                             cache.finish(i)
                         continue
-                    heapq.heappush(finishes, last * size + i)
+                    push(finishes, last * size + i)
                     depth = step - 1 - prompts[i]
                     if depth < tallest.value or last > tallest.until:
                         tallest.add(depth, last)
@@ -279,20 +285,8 @@ class Engine:
         if now > env.now:
             yield env.timeout(now - env.now)
 
-    def _arrive(self, now: int, step: int, n: int, context: int) -> int:
-        """Let in what has arrived by ``now``; return the time of the next arrival."""
-        cache, add = self.cache, self.queue.add
-        guarded = self.policy.admission is not None or self.limits.max_model_len is not None
-        first, self._arrived = self._arrived, bisect_right(self._arrivals, now, self._arrived)
-        for view in islice(self._views, self._arrived - first):
-            if cache.tracks:
-                view = view._replace(cached_tokens=cache.hit_tokens(view.number))
-            if not (guarded and self._turn_away(view, now, step, n, context)):
-                add(view)
-        return self._arrivals[self._arrived]
-
-    def _turn_away(self, view: RequestView, now: int, step: int, n: int, context: int) -> bool:
-        """Record why ``view`` is not let in; False where it is."""
+    def _admits(self, view: RequestView, now: int, step: int, n: int, context: int) -> bool:
+        """Return whether ``view`` is let in; record why where it is not."""
         admission, longest = self.policy.admission, self.limits.max_model_len
         log, i = self.log, view.number
         if longest is not None and self._prompts[i] + self._outputs[i] > longest:
@@ -300,16 +294,16 @@ class Engine:
             log.reasons[i] = (
                 f"{self._prompts[i]} prompt and {self._outputs[i]} output tokens exceed max_model_len {longest}"
             )
-            return True
-        if admission is None:
             return False
+        if admission is None:
+            return True
         height = step - 1 - self._tallest.least(step) if n else 0
         decision = admission.admit(view, LoadView(now, n, context, height, len(self._prefilling), self.queue.size))
         if decision.verdict == "accept":
-            return False
+            return True
         log.outcome[i] = REJECTED if decision.verdict == "reject" else REDIRECTED
         log.reasons[i] = decision.reason
-        return True
+        return False
 
     def _decode_only(self, now: int, step: int, n: int, context: int, until: int) -> tuple[int, int]:
         """Advance to the next finish, or to the first step boundary at or after ``until``.
@@ -322,7 +316,7 @@ class Engine:
         height = step - 1 - self._tallest.least(step)
         first = cost.step_ns(n, context, height, 0, 0, 0)
         # Steps do not get shorter as contexts grow, so no more than this fit before the next event.
-        most = min(self._finishes[0] // len(self.trace) - step + 1, max(1, -((now - until) // first)))
+        most = min(self._finishes[0] // len(self.trace) - step + 1, -((now - until) // first))
         if most >= STRETCH_MIN and self._stretch:
             run = cost.decode_run_ns(n, context, height, most)
             ends = np.cumsum(run)
@@ -356,14 +350,17 @@ class Engine:
 
 
 def _views(trace: Trace, objectives: Objectives) -> Iterator[RequestView]:
-    """Yield the requests as policies see them at arrival, the run's objectives standing in for missing ones."""
+    """Yield the requests as policies see them at arrival, then one that never arrives.
+
+    The run's objectives stand in for missing ones.
+    """
     ttft = _own_or_default(trace.slo_ttft_ns, objectives.ttft)
     tpot = _own_or_default(trace.slo_tpot_ns, objectives.deadline_ns)
     tenant = repeat(None) if trace.tenant is None else trace.tenant.tolist()
     session = repeat(None) if trace.session is None else trace.session.tolist()
     arrival, prompt = trace.arrival_ns.tolist(), trace.prompt_tokens.tolist()
     columns = zip(count(), arrival, prompt, repeat(0), repeat(0), ttft, tpot, tenant, session, strict=False)
-    return map(partial(tuple.__new__, RequestView), columns)
+    return chain(map(partial(tuple.__new__, RequestView), columns), [RequestView(len(trace), FAR, 1)])
 
 
 def _own_or_default(own: IntArray | None, default: int | None) -> Iterable[int | None]:
