@@ -5,24 +5,31 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.schema import IntArray, TraceError
+from traces.schema import LATEST_NS, IntArray, TraceError
 
 NS = 1_000_000_000
 
 
-def _check_rate(rate: float, what: str = "rate") -> None:
+def check_rate(rate: float, what: str = "rate") -> None:
+    """Refuse a rate that no process can have.
+
+    Raises:
+        TraceError: if it is not a positive number.
+    """
     if not (np.isfinite(rate) and rate > 0):
         raise TraceError(f"{what} must be a positive number of requests per second, not {rate}")
 
 
 def _to_ns(seconds: NDArray[np.float64]) -> IntArray:
+    if len(seconds) and not seconds[-1] * NS < LATEST_NS:
+        raise TraceError("the rate is so low that arrivals come later than 64 bits of nanoseconds can say")
     times: IntArray = np.rint(seconds * NS).astype(np.int64)
     return times
 
 
 def poisson(n: int, rate: float, rng: np.random.Generator) -> IntArray:
     """Exponential gaps with mean ``1 / rate`` seconds; the first request arrives after one gap."""
-    _check_rate(rate)
+    check_rate(rate)
     return _to_ns(np.cumsum(rng.exponential(1.0 / rate, n)))
 
 
@@ -31,7 +38,7 @@ def gamma(n: int, rate: float, burstiness: float, rng: np.random.Generator) -> I
 
     Shape 1 is Poisson, below 1 is burstier (squared coefficient of variation ``1 / burstiness``).
     """
-    _check_rate(rate)
+    check_rate(rate)
     if not (np.isfinite(burstiness) and burstiness > 0):
         raise TraceError(f"burstiness must be a positive number, not {burstiness}")
     return _to_ns(np.cumsum(rng.gamma(burstiness, 1.0 / (rate * burstiness), n)))
@@ -42,8 +49,8 @@ def two_state(n: int, high: float, low: float, dwell_s: float, rng: np.random.Ge
 
     The time in each state is exponential with mean ``dwell_s``; the first state is drawn by a fair coin.
     """
-    _check_rate(high, "the high rate")
-    _check_rate(low, "the low rate")
+    check_rate(high, "the high rate")
+    check_rate(low, "the low rate")
     if not (np.isfinite(dwell_s) and dwell_s > 0):
         raise TraceError(f"the mean dwell must be a positive number of seconds, not {dwell_s}")
     # A unit-rate Poisson process in "work" time, mapped to clock time by the inverse of the integrated rate.
@@ -56,6 +63,17 @@ def two_state(n: int, high: float, low: float, dwell_s: float, rng: np.random.Ge
         work_knots.append(work_knots[-1] + stay * (high if is_high else low))
         is_high = not is_high
     return _to_ns(np.interp(work, work_knots, clock_knots))
+
+
+def replayed(n: int, times_ns: IntArray) -> IntArray:
+    """Return the first ``n`` of given times, so that one trace's requests arrive as another's did.
+
+    Raises:
+        TraceError: if there are fewer.
+    """
+    if n > len(times_ns):
+        raise TraceError(f"there are {len(times_ns):,} arrival times to replay for {n:,} requests")
+    return times_ns[:n]
 
 
 def all_at_once(n: int) -> IntArray:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
+
+LATEST_NS = 2**62
+"""All times of a trace are below this, half of what 64 bits hold, so that sums of times fit too."""
 
 NONE = -1
 """Stands for "no objective" in the integer columns ``slo_ttft_ns`` and ``slo_tpot_ns``."""
@@ -20,7 +23,7 @@ class TraceError(ValueError):
     """A trace that cannot be used; the message names file, line and column where they are known."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Segments:
     """Prompt content of all requests as runs of tokens, in compressed-row form.
 
@@ -36,6 +39,11 @@ class Segments:
     tokens: IntArray
     """Shape (segments,), tokens of each segment, at least 1."""
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Segments):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, c), getattr(other, c)) for c in ("offsets", "ids", "tokens"))
+
     def select(self, rows: IntArray) -> Segments:
         """Return the segments of the given requests, in the given order."""
         counts = np.diff(self.offsets)[rows]
@@ -50,9 +58,11 @@ class Segments:
         return list(zip(self.ids[lo:hi].tolist(), self.tokens[lo:hi].tolist(), strict=True))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """Requests sorted by arrival, one array per column, all of length ``n``.
+
+    Traces are equal where their columns, content and names are; warnings do not count.
 
     Raises:
         TraceError: if lengths differ, arrivals are unsorted or negative, a token count is below 1, or
@@ -65,9 +75,9 @@ class Trace:
     segments: Segments | None = None
     """``None``: every prompt is unlike every other."""
     session: NDArray[Any] | None = None
-    """Strings naming the user or conversation."""
+    """Strings naming the user or conversation, ``None`` for none."""
     tenant: NDArray[Any] | None = None
-    """Strings naming the service class; policies may reserve a margin for each."""
+    """Strings naming the service class, ``None`` for none; policies may reserve a margin for each."""
     slo_ttft_ns: IntArray | None = None
     slo_tpot_ns: IntArray | None = None
     id: NDArray[Any] | None = None
@@ -75,7 +85,7 @@ class Trace:
     row: IntArray | None = None
     """Position of each request in its file, where sorting changed it."""
     name: str = "trace"
-    warnings: tuple[str, ...] = field(default=(), compare=False)
+    warnings: tuple[str, ...] = ()
     """What a reader repaired or left out, one sentence each."""
 
     def __post_init__(self) -> None:
@@ -90,6 +100,8 @@ class Trace:
             raise TraceError(f"trace {self.name}: arrival_ns is not sorted")
         if self.arrival_ns[0] < 0:
             raise TraceError(f"trace {self.name}: arrival_ns has negative times")
+        if self.arrival_ns[-1] >= LATEST_NS:
+            raise TraceError(f"trace {self.name}: arrival_ns has times of 2**62 ns or later")
         for column in ("prompt_tokens", "output_tokens"):
             low = np.flatnonzero(getattr(self, column) < 1)
             if len(low):
@@ -97,7 +109,11 @@ class Trace:
                     f"trace {self.name}: request {low[0]} has {column} {getattr(self, column)[low[0]]}, "
                     "which must be at least 1"
                 )
-        if self.id is not None and len(np.unique(self.id)) != n:
+        for column in ("slo_ttft_ns", "slo_tpot_ns"):
+            values = getattr(self, column)
+            if values is not None and np.any((values < 1) & (values != NONE)):
+                raise TraceError(f"trace {self.name}: {column} must be at least 1, or {NONE} for no objective")
+        if self.id is not None and len(set(self.id.tolist())) != n:
             raise TraceError(f"trace {self.name}: request ids are not unique")
         if self.segments is not None:
             self._check_segments(self.segments)
@@ -133,6 +149,17 @@ class Trace:
     def __len__(self) -> int:
         return len(self.arrival_ns)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trace):
+            return NotImplemented
+        if self.name != other.name or self.segments != other.segments:
+            return False
+        for column in self.COLUMNS:
+            ours, theirs = getattr(self, column), getattr(other, column)
+            if (ours is None) != (theirs is None) or (ours is not None and ours.tolist() != theirs.tolist()):
+                return False
+        return True
+
     @property
     def ids(self) -> NDArray[Any]:
         """Labels of the requests, shape (n,)."""
@@ -151,17 +178,25 @@ class Trace:
         return replace(self, **changes)
 
     def limit(self, n: int) -> Trace:
-        """Return the first ``n`` requests."""
+        """Return the first ``n`` requests, all of them where there are fewer.
+
+        Raises:
+            TraceError: if ``n`` is negative.
+        """
+        if n < 0:
+            raise TraceError(f"a trace cannot be limited to {n} requests")
         return self if n >= len(self) else self.select(np.arange(n, dtype=np.int64))
 
     def scale_rate(self, factor: float) -> Trace:
         """Return the trace with arrivals ``factor`` times as dense (gaps divided by ``factor``).
 
         Raises:
-            TraceError: if the factor is not a positive number.
+            TraceError: if the factor is not a positive number, or so small that times do not fit into 64 bits.
         """
         if not (np.isfinite(factor) and factor > 0):
             raise TraceError(f"the rate scale must be a positive number, not {factor}")
+        if len(self) and float(self.arrival_ns[-1]) >= LATEST_NS * factor:
+            raise TraceError(f"the rate scale {factor} puts arrivals later than 64 bits of nanoseconds can say")
         return replace(self, arrival_ns=np.rint(self.arrival_ns / factor).astype(np.int64))
 
     def with_arrivals(self, arrivals: Callable[[int], IntArray]) -> Trace:
@@ -181,5 +216,6 @@ class Trace:
             if values.dtype.kind in "iu":
                 h.update(np.ascontiguousarray(values, dtype="<i8").tobytes())
             else:
-                h.update("\0".join(map(str, values.tolist())).encode())
+                # The spelling of a string in Python tells where it ends, and None from "None".
+                h.update(repr(values.tolist()).encode())
         return h.hexdigest()[:16]

@@ -171,6 +171,8 @@ def generate(name: str, seed: int, n: int | None = None, rate: float | None = No
     Raises:
         TraceError: if there is none of that name, or ``n`` or ``rate`` is not positive.
     """
+    if rate is not None:
+        arrivals.check_rate(rate)
     if name not in WORKLOADS:
         near = difflib.get_close_matches(name, WORKLOADS, 1, 0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
