@@ -37,7 +37,7 @@ class CostModel(ABC):
         prefill_tokens: int,
         prefill_pairs: int,
     ) -> int:
-        """Return the duration of one step in nanoseconds, rounded up."""
+        """Return the duration of one step in nanoseconds, rounded up; at least 1."""
 
     def max_chunk(
         self,

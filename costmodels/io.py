@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterable
+from fractions import Fraction
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from costmodels.base import CostModel, CostModelError
-from costmodels.linear import LinearCost
+from costmodels.linear import COEFFICIENTS, LinearCost
+from costmodels.margin import WithMargin
 
 FORMAT_VERSION = 1
+
+KINDS = ("linear", "with-margin")
 
 
 def shipped_models() -> list[str]:
@@ -26,55 +31,119 @@ def load_cost_model(name: str) -> CostModel:
     Raises:
         CostModelError: if there is none, or the file is not a cost model that this version reads.
     """
-    path = Path(name)
     if name in shipped_models():
-        text = (resources.files("costmodels") / "data" / f"{name}.json").read_text()
-    elif path.suffix == ".json" or "/" in name:
+        raw = (resources.files("costmodels") / "data" / f"{name}.json").read_bytes()
+    elif name.endswith(".json") or "/" in name:
         try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as e:
-            raise CostModelError(f"cost model {name} cannot be read: {e}") from None
+            raw = Path(name).read_bytes()
+        except (OSError, ValueError) as e:
+            raise CostModelError(f"cost model {name} cannot be read: {getattr(e, 'strerror', None) or e}") from None
     else:
-        near = difflib.get_close_matches(name, shipped_models(), 1, 0)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise CostModelError(f"unknown cost model {name}{hint} (shipped: {', '.join(shipped_models())})")
+        raise CostModelError(
+            f"unknown cost model {name}{_nearest(name, shipped_models())} (shipped: {', '.join(shipped_models())}; "
+            "or the path of a .json file)"
+        )
     try:
-        data = json.loads(text)
+        data = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique)
+    except CostModelError as e:
+        raise CostModelError(f"{name}: {e}") from None
     except (ValueError, RecursionError) as e:
         raise CostModelError(f"cost model {name} is not JSON: {e}") from None
     return cost_model_from_dict(data, name)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        names = [key for key, _ in pairs]
+        raise CostModelError(f"{next(n for n in names if names.count(n) > 1)} is given twice")
+    return data
 
 
 def cost_model_from_dict(data: Any, source: str = "cost model") -> CostModel:
     """Build the model that a ``to_dict`` described.
 
     Raises:
-        CostModelError: if a field is missing, unknown or not valid.
+        CostModelError: if a field is missing, unknown or not valid; ``source`` begins the message.
     """
-    if not isinstance(data, dict) or data.get("kind") != "linear":
-        kind = data.get("kind") if isinstance(data, dict) else type(data).__name__
-        raise CostModelError(f"{source}: kind is {kind!r}; this version reads: linear")
-    if data.get("version", FORMAT_VERSION) != FORMAT_VERSION:
-        raise CostModelError(
-            f"{source}: format version {data['version']!r} is not {FORMAT_VERSION}, which this version reads"
-        )
-    fields = {"step_ns", "decode_ns", "per_decode_ns", "prefill_ns", "per_token_ns"}
-    known = fields | {"kind", "name", "version", "residual_quantiles_ns", "source"}
-    for missing in sorted(fields - data.keys()):
-        raise CostModelError(f"{source}: {missing} is missing")
-    for unknown in sorted(data.keys() - known):
-        near = difflib.get_close_matches(unknown, known, 1)
-        raise CostModelError(f"{source}: unknown field {unknown}" + (f"; did you mean {near[0]}?" if near else ""))
-    quantiles = data.get("residual_quantiles_ns", {})
-    if not isinstance(quantiles, dict) or not all(isinstance(v, int) and v >= 0 for v in quantiles.values()):
-        raise CostModelError(f"{source}: residual_quantiles_ns must map quantiles to whole nanoseconds")
-    return LinearCost(
-        name=str(data.get("name", source)),
-        residual_quantiles=quantiles,
-        **{f.removesuffix("_ns"): data[f] for f in sorted(fields)},
-    )
+    if not isinstance(data, dict):
+        raise CostModelError(f"{source}: a cost model is a JSON object, not {_json_type(data)}")
+    version = data.get("version", FORMAT_VERSION)
+    if type(version) is not int or version != FORMAT_VERSION:
+        newer = "; it was written by a newer version" if type(version) is int and version > FORMAT_VERSION else ""
+        raise CostModelError(f"{source}: format version {version!r} is not {FORMAT_VERSION}, the one read here{newer}")
+    if "kind" not in data:
+        raise CostModelError(f"{source}: kind is missing (kinds: {', '.join(KINDS)})")
+    kind = data["kind"]
+    if kind not in KINDS:
+        raise CostModelError(f"{source}: unknown kind {kind!r}{_nearest(str(kind), KINDS)} (kinds: {', '.join(KINDS)})")
+    try:
+        return _linear(data, source) if kind == "linear" else _with_margin(data, source)
+    except CostModelError as e:
+        raise CostModelError(str(e) if str(e).startswith(f"{source}: ") else f"{source}: {e}") from None
 
 
 def save_cost_model(model: CostModel, path: Path) -> None:
-    """Write ``model`` as JSON."""
-    path.write_text(json.dumps({"version": FORMAT_VERSION, **model.to_dict()}, indent=2) + "\n")
+    """Write ``model`` as JSON, whole or not at all.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    text = json.dumps({"version": FORMAT_VERSION, **model.to_dict()}, indent=2, allow_nan=False) + "\n"
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _linear(data: dict[str, Any], source: str) -> LinearCost:
+    coefficients = [f"{c}_ns" for c in COEFFICIENTS]
+    _check_fields(data, source, coefficients, ["name", "source", "residual_quantiles_ns"])
+    quantiles = data.get("residual_quantiles_ns", {})
+    if not isinstance(quantiles, dict):
+        raise CostModelError(f"{source}: residual_quantiles_ns is {_json_type(quantiles)}; it must be an object")
+    return LinearCost(
+        name=data.get("name", source),
+        residual_quantiles=quantiles,
+        source=data.get("source", ""),
+        **{c: data[f"{c}_ns"] for c in COEFFICIENTS},
+    )
+
+
+def _with_margin(data: dict[str, Any], source: str) -> WithMargin:
+    _check_fields(data, source, ["model", "constant_ns", "relative"], [])
+    constant = data["constant_ns"]
+    if type(constant) is not int:
+        raise CostModelError(f"{source}: constant_ns is {constant!r}; it must be a whole number of nanoseconds")
+    try:
+        relative = Fraction(data["relative"]) if isinstance(data["relative"], str) else None
+    except (ValueError, ZeroDivisionError):
+        relative = None
+    if relative is None:
+        raise CostModelError(f'{source}: relative is {data["relative"]!r}; it must be a fraction like "1/20"')
+    return WithMargin(cost_model_from_dict(data["model"], f"{source}: model"), constant, relative)
+
+
+def _check_fields(data: dict[str, Any], source: str, needed: list[str], optional: list[str]) -> None:
+    known = [*needed, *optional, "kind", "version"]
+    for unknown in sorted(data.keys() - set(known)):
+        raise CostModelError(f"{source}: unknown field {unknown}{_nearest(unknown, known)}")
+    for missing in needed:
+        if missing not in data:
+            raise CostModelError(f"{source}: {missing} is missing")
+    for text in ("name", "source"):
+        if not isinstance(data.get(text, ""), str):
+            raise CostModelError(f"{source}: {text} is {_json_type(data[text])}; it must be a string")
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), 1, 0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")

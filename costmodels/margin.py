@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,11 +12,22 @@ from costmodels.base import CostModel, CostModelError
 
 @dataclass(frozen=True)
 class WithMargin(CostModel):
-    """``T + constant + ceil(relative * T)``, exact in integers."""
+    """``T + constant + ceil(relative * T)``, exact in integers.
+
+    Raises:
+        CostModelError: if a margin is negative, which would be no margin.
+    """
 
     model: CostModel
     constant_ns: int = 0
     relative: Fraction = Fraction(0)
+
+    def __post_init__(self) -> None:
+        if self.constant_ns < 0 or self.relative < 0:
+            raise CostModelError(
+                f"the margin on cost model {self.model.name} is {self.constant_ns} ns + {self.relative}; "
+                "neither may be negative"
+            )
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -49,6 +60,9 @@ class WithMargin(CostModel):
         if self.relative:
             left = left * self.relative.denominator // (self.relative.denominator + self.relative.numerator)
         return self.model.max_chunk(n_decode, decode_context, decode_context_max, context, limit, left)
+
+    def at_quantile(self, quantile: float) -> CostModel:
+        return replace(self, model=self.model.at_quantile(quantile))
 
     def to_dict(self) -> dict[str, Any]:
         return {
