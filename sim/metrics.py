@@ -163,9 +163,9 @@ def _excess(requests: Columns, objectives: Objectives) -> FloatArray | None:
         bound = min(objectives.tpot, int(decoding.max(initial=0)))
         parts.append((decoding - bound * gaps) / gaps)
     if objectives.itl_max is not None:
-        parts.append(requests["itl_max_ns"] - min(objectives.itl_max, FAR))
+        parts.append(requests["itl_max_ns"] - min(objectives.itl_max, FAR - 1))
     if objectives.jct is not None:
-        parts.append(requests["jct_ns"] - min(objectives.jct, FAR))
+        parts.append(requests["jct_ns"] - min(objectives.jct, FAR - 1))
     if not parts:
         return None
     most = parts[0].astype(np.float64)
@@ -189,11 +189,11 @@ def _exact_p99(p99: FloatArray) -> FloatArray:
 def _bound(own: IntArray, default: int | None) -> IntArray | int | None:
     """Return each request's objective, one number where all share it, ``None`` where nobody has any."""
     has_own = own != NULL
-    fallback = FAR if default is None else min(default, FAR)
+    shared = FAR if default is None else min(default, FAR - 1)
     if has_own.any():
-        bound: IntArray = np.where(has_own, own, fallback)
+        bound: IntArray = np.where(has_own, own, shared)
         return bound
-    return None if default is None else fallback
+    return None if default is None else shared
 
 
 def _request_times(requests: Columns, done: Columns) -> Summary:

@@ -386,5 +386,6 @@ def _pairs(a: Sequence[float | None], b: Sequence[float | None]) -> tuple[FloatA
 def _rows(per_seed: Sequence[float | None] | ArrayLike) -> FloatArray:
     """Return shape (seeds, k) without the seeds in which something was not measured."""
     rows = np.array(per_seed, dtype=np.float64)
-    rows = rows.reshape(len(rows), -1)
+    if rows.ndim == 1:
+        rows = rows[:, None]
     return rows[~np.isnan(rows).any(axis=1)]

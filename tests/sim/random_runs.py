@@ -1,0 +1,123 @@
+"""Random tables that no engine made, and random runs of the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from costmodels import LinearCost
+from policies import parse_policy
+from sim.engine import Limits, simulate
+from sim.objectives import Objectives
+from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, RunTables, token_gaps
+from traces import NONE, Trace
+
+POLICIES = (
+    "fcfs+full",
+    "fcfs+fixed:chunk=7",
+    "srjf-static+token-budget:budget=16,seqs=8",
+    "sloweave:tpot=0.00012,cap=30",
+    "fcfs+deadline-fill:tpot=0.00006,age=0.00005,overrun=0.0001+queue-limit:limit=6",
+    "edf+deadline-fill:margin=10%+decode-saturation:fraction=0.5,action=redirect",
+)
+
+OBJECTIVES = st.builds(
+    Objectives,
+    ttft=st.sampled_from([None, 50, 400, 10**30]),
+    tpot=st.sampled_from([None, 30, 60, 10**30]),
+    tpot_p99=st.sampled_from([None, 40, 90, 10**30]),
+    itl_max=st.sampled_from([None, 70, 10**30]),
+    jct=st.sampled_from([None, 900, 10**30]),
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[Columns, Columns]:
+    """Draw requests and steps that agree in nothing but when tokens come; idle gaps lie between steps."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    n, n_steps = draw(st.integers(0, 12)), draw(st.integers(0, 40))
+    scale = draw(st.sampled_from([5, 100, 3_000_000_000]))
+    duration = rng.integers(1, scale + 1, n_steps)
+    idle = np.where(rng.random(n_steps) < 0.2, rng.integers(0, 4 * scale, n_steps), 0)
+    start = 1000 + np.cumsum(duration + idle) - duration
+    ends = start + duration
+    steps: Columns = {
+        "start_ns": start,
+        "duration_ns": duration,
+        "predicted_ns": np.where(rng.random(n_steps) < 0.3, NULL, rng.integers(1, scale + 1, n_steps)),
+        "exception": rng.integers(0, 2, n_steps),
+        **{name: rng.integers(0, 9, n_steps) for name in ("waiting", "n_decode", "n_prefill")},
+    }
+    outcome = rng.choice([FINISHED, REJECTED, REDIRECTED, UNFINISHED], n, p=[0.7, 0.1, 0.05, 0.15])
+    if not n_steps:
+        outcome[outcome == FINISHED] = UNFINISHED
+    runs = (outcome == FINISHED) | ((outcome == UNFINISHED) & (rng.random(n) < 0.5) & (n_steps > 0))
+    first = np.where(runs, rng.integers(0, max(n_steps, 1), n), NULL)
+    last = np.where(runs, rng.integers(np.maximum(first, 0), max(n_steps, 1)), NULL)
+    started = np.where(runs, rng.integers(0, np.maximum(first, 0) + 1), NULL)
+
+    def at(times: np.ndarray, index: np.ndarray) -> np.ndarray:
+        return np.where(index >= 0, times[index], NULL) if n_steps else np.full(n, NULL)
+
+    scheduled_ns, first_ns = at(start, started), at(ends, first)
+    finished_ns = np.where(outcome == FINISHED, at(ends, last), NULL)
+    latest = np.where(runs, scheduled_ns, 3000 * scale)
+    arrival = rng.integers(0, latest + 1)
+
+    def own() -> np.ndarray:
+        return np.where(rng.random(n) < draw(st.sampled_from([0, 0.5])), rng.integers(1, 2 * scale, n), NONE)
+
+    requests: Columns = {
+        "arrival_ns": arrival,
+        "first_scheduled_ns": scheduled_ns,
+        "first_token_ns": first_ns,
+        "finished_ns": finished_ns,
+        "prompt_tokens": rng.integers(50, 90, n),
+        "cached_tokens": np.where(runs, rng.integers(0, 49, n), NULL),
+        "generated_tokens": np.where(runs, last - first + 1, 0),
+        "outcome": outcome,
+        "aged_chunks": rng.integers(0, 3, n),
+        "slo_exceptions": rng.integers(0, 3, n),
+        "ttft_ns": np.where(runs, first_ns - arrival, NULL),
+        **token_gaps(ends, first, last),
+        "jct_ns": np.where(outcome == FINISHED, finished_ns - arrival, NULL),
+        "slo_ttft_ns": own(),
+        "slo_tpot_ns": own(),
+    }
+    return requests, steps
+
+
+@st.composite
+def engine_traces(draw: st.DrawFn) -> Trace:
+    """Draw a small trace with bursts, idle gaps and one-token outputs."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    n = draw(st.integers(1, 25))
+    gaps = np.where(rng.random(n) < 0.1, 5000, rng.integers(0, draw(st.sampled_from([1, 60, 200])), n))
+    outputs = np.where(rng.random(n) < 0.2, 1, rng.integers(1, 60, n))
+    own = {}
+    if draw(st.booleans()):
+        own = {
+            "slo_ttft_ns": np.where(rng.random(n) < 0.5, NONE, rng.integers(50, 500, n)),
+            "slo_tpot_ns": np.where(rng.random(n) < 0.5, NONE, rng.integers(20, 150, n)),
+            "tenant": np.array(["a", None, "b"], dtype=object)[rng.integers(0, 3, n)],
+            "session": np.array([f"s{i}" for i in rng.integers(0, 4, n)], dtype=object),
+            "id": np.array([f"r-{i}" for i in rng.permutation(n)], dtype=object),
+        }
+    return Trace(np.cumsum(gaps), rng.integers(1, 40, n), outputs, **own)
+
+
+@st.composite
+def engine_runs(draw: st.DrawFn) -> tuple[Trace, RunTables, Objectives]:
+    """Run the engine on a random trace, sometimes up to a horizon only."""
+    trace, policy, goals = draw(engine_traces()), draw(st.sampled_from(POLICIES)), draw(OBJECTIVES)
+    cost = LinearCost(step=5, decode=4, per_decode=3, prefill=6, per_token=2)
+    predictor = LinearCost(step=9, decode=2, per_decode=4, prefill=5, per_token=1) if draw(st.booleans()) else None
+    limits = Limits(
+        max_model_len=draw(st.sampled_from([None, 70])),
+        horizon_ns=draw(st.sampled_from([None, None, 20, 700])),
+    )
+    return (
+        trace,
+        simulate(trace, parse_policy(policy), cost, predictor=predictor, objectives=goals, limits=limits),
+        goals,
+    )

@@ -1,0 +1,94 @@
+"""The metrics against a slow reference, on random tables and on runs of the engine."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.metrics import met, over_time, summarise
+from sim.objectives import Objectives
+from sim.records import Columns, RunTables
+from tests.sim.random_runs import OBJECTIVES, engine_runs, tables
+from tests.sim.slow_metrics import rows_of, slow_met, slow_summary
+from traces import Trace
+
+ROUNDED = ("mean", "throughput", "goodput", "jain", "lateness", "predicted")
+"""Sums of floats, whose last bits depend on the order of addition; everything else must be equal to the last bit."""
+
+
+def assert_equal(fast: dict[str, float | int | None], slow: dict[str, float | int | None]) -> None:
+    assert list(fast) == list(dict.fromkeys([*fast, *slow]))
+    for key, expected in slow.items():
+        value = fast[key]
+        if expected is not None and value is not None and any(word in key for word in ROUNDED):
+            assert math.isclose(value, expected, rel_tol=1e-12, abs_tol=1e-15), key
+        else:
+            assert value == expected, key
+
+
+@settings(max_examples=150, deadline=None)
+@given(tables(), OBJECTIVES)
+def test_summary_of_random_tables_equals_the_slow_reference(drawn: tuple[Columns, Columns], goals: Objectives) -> None:
+    requests, steps = drawn
+    assert_equal(summarise(requests, steps, goals), slow_summary(requests, steps, goals))
+    assert met(requests, goals).tolist() == slow_met(requests, steps, goals)
+
+
+@settings(max_examples=100, deadline=None)
+@given(engine_runs())
+def test_summary_of_engine_runs_equals_the_slow_reference(run: tuple[Trace, RunTables, Objectives]) -> None:
+    _, result, goals = run
+    assert_equal(summarise(result.requests, result.steps, goals), slow_summary(result.requests, result.steps, goals))
+
+
+@settings(max_examples=100, deadline=None)
+@given(engine_runs())
+def test_the_engine_s_columns_per_request_are_those_of_its_tokens(run: tuple[Trace, RunTables, Objectives]) -> None:
+    _, result, _ = run
+    for row in rows_of(result.requests, result.steps):
+        if not row.gaps:
+            assert math.isnan(row.values["tpot_mean_ns"])
+            assert math.isnan(row.values["tpot_p99_ns"])
+            assert row.values["itl_max_ns"] == -1
+        else:
+            assert row.values["tpot_mean_ns"] == sum(row.gaps) / len(row.gaps)
+            assert row.values["tpot_p99_ns"] == np.percentile(row.gaps, 99)
+            assert row.values["itl_max_ns"] == max(row.gaps)
+        if row.finished:
+            assert row.token_ns[-1] == row.values["finished_ns"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(engine_runs(), st.integers(1, 9))
+def test_over_time_averages_each_nanosecond(run: tuple[Trace, RunTables, Objectives], bins: int) -> None:
+    _, result, _ = run
+    requests, steps = result.requests, result.steps
+    series = over_time(requests, steps, bins)
+    if not len(steps["start_ns"]):
+        assert all(len(column) == 0 for column in series.values())
+        return
+    begin = int(requests["arrival_ns"][0])
+    end = int(steps["start_ns"][-1] + steps["duration_ns"][-1])
+    expected = {name: np.zeros(end) for name in ("queue", "batch", "utilisation")}
+    for k in range(len(steps["start_ns"])):
+        during = slice(steps["start_ns"][k], steps["start_ns"][k] + steps["duration_ns"][k])
+        expected["queue"][during] = steps["waiting"][k]
+        expected["batch"][during] = steps["n_decode"][k] + steps["n_prefill"][k]
+        expected["utilisation"][during] = 1
+    assert series["start_ns"][0] == begin
+    assert series["end_ns"][-1] == end
+    assert (series["start_ns"][1:] == series["end_ns"][:-1]).all()
+    for name, values in expected.items():
+        for i in range(bins):
+            a, b = series["start_ns"][i], series["end_ns"][i]
+            mean = values[a:b].mean() if b > a else 0.0
+            assert series[name][i] == pytest.approx(mean, rel=1e-9, abs=1e-9)
+
+
+def test_time_needs_a_bin() -> None:
+    with pytest.raises(ValueError, match="at least 1 bin, not 0"):
+        over_time({}, {}, 0)
