@@ -57,7 +57,11 @@ class PolicyQueue:
         """Enter a request that does not wait yet."""
         self.size += 1
         number = request[0]
-        entry = (self._key(request) if self._keyed else 0, request[1], number, request)
+        if self._keyed:
+            entry = (self._key(request), request[1], number, request)
+        else:
+            entry = (0, request[1], number, request)
+            self._chosen = None
         if self._current and number in self._current:
             self._current[number] = entry
         run = self._run
@@ -77,6 +81,14 @@ class PolicyQueue:
         self._chosen = None
         self.size -= 1
         self.add(request)
+        if len(self._run) + len(self._heap) > 2 * self.size + 64:
+            self._forget_stale()
+
+    def _forget_stale(self) -> None:
+        self._run = deque(sorted(e for e in itertools.chain(self._run, self._heap) if not self._is_stale(e)))
+        self._heap = []
+        self._current = {}
+        self._plain = self._keyed and not self._front
 
     def push_front(self, request: RequestView) -> None:
         """Put a preempted request before all others."""
@@ -115,22 +127,24 @@ class PolicyQueue:
                 return run.popleft()[3]
             return heapq.heappop(heap)[3]
         if self._front:
-            return self._front.popleft()
+            request = self._front.popleft()
+            self._plain = self._keyed and not self._front and not self._current
+            return request
         entry = self._next(now_ns)
         if self._run and self._run[0] is entry:
             self._run.popleft()
         elif self._heap and self._heap[0] is entry:
             heapq.heappop(self._heap)
-        elif entry in self._run:
-            self._run.remove(entry)
         else:
-            self._heap.remove(entry)
+            # Not by equality: a stale entry may equal the one that replaced it.
+            self._run = deque(e for e in self._run if e is not entry)
+            self._heap = [e for e in self._heap if e is not entry]
             heapq.heapify(self._heap)
         self._chosen = None
         return entry[3]
 
     def remove(self, number: int) -> None:
-        """Take a request out wherever it is, as when its client goes away."""
+        """Take a waiting request out wherever it is, as when its client goes away."""
         kept = [r for r in self._front if r.number != number]
         if len(kept) == len(self._front):
             self._current[number] = None
@@ -145,6 +159,8 @@ class PolicyQueue:
             return [self.peek(now_ns)] if self.size else []
         taken = list(itertools.islice(self._front, n))
         rest = self._by_arrival()
+        if self._keyed:
+            return taken + [e[3] for e in heapq.nsmallest(n - len(taken), rest)]
         while rest and len(taken) < n:
             chosen = self._ordering.choose([e[3] for e in rest], now_ns)
             rest.remove(_entry_of(chosen, rest, self._ordering))

@@ -1,0 +1,111 @@
+"""Random requests, and random parameters of every built-in part."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hypothesis import strategies as st
+
+from policies import RequestView, registry
+
+MS = 1_000_000
+
+TENANTS = ("interactive", "batch", "café")
+
+times = st.one_of(st.integers(0, 20), st.integers(0, 10**13))
+tokens = st.one_of(st.integers(1, 8), st.integers(1, 10**6))
+objectives = st.none() | st.integers(1, 10**10)
+
+
+@st.composite
+def request_views(draw: st.DrawFn, number: int = 0, preempted: bool = True) -> RequestView:
+    """Draw a request of the given number."""
+    prompt = draw(tokens)
+    generated = draw(st.integers(0, 3)) if preempted else 0
+    return RequestView(
+        number,
+        draw(times),
+        prompt,
+        draw(st.integers(0, prompt + generated - 1)),
+        generated,
+        draw(objectives),
+        draw(objectives),
+        draw(st.none() | st.sampled_from(TENANTS)),
+    )
+
+
+@st.composite
+def queues(draw: st.DrawFn, min_size: int = 1, max_size: int = 8) -> list[RequestView]:
+    """Draw waiting requests, numbered in order of arrival."""
+    n = draw(st.integers(min_size, max_size))
+    arrivals = sorted(draw(st.lists(times, min_size=n, max_size=n)))
+    return [draw(request_views(i))._replace(arrival_ns=a) for i, a in enumerate(arrivals)]
+
+
+milliseconds = st.floats(1e-6, 1e6) | st.integers(1, 1000).map(float) | st.just(float("inf"))
+margins = st.one_of(
+    st.integers(0, 99).map(str),
+    st.decimals(0, 99, places=3).map(str),
+    st.integers(0, 300).map(lambda p: f"{p}%"),
+    st.sampled_from(["p50", "p90", "p99", "p99.9"]),
+)
+tenant_margins = st.dictionaries(st.sampled_from(TENANTS), st.integers(0, 50) | st.floats(0, 9)).map(
+    lambda m: "|".join(f"{tenant}:{ms}" for tenant, ms in m.items())
+)
+counts = st.integers(1, 4096) | st.integers(1, 10**30)
+actions = st.sampled_from(["reject", "redirect"])
+
+PARAMETERS: dict[tuple[str, str], dict[str, st.SearchStrategy[Any]]] = {
+    ("ordering", "edf"): {"ttft": st.none() | milliseconds},
+    ("ordering", "fcfs"): {},
+    ("ordering", "srjf-calibrated"): {
+        "lam": st.floats(0, allow_infinity=True, allow_nan=False) | st.sampled_from([0.0, 500.0, 0.1, 1e-9, 1e22])
+    },
+    ("ordering", "srjf-static"): {},
+    ("chunking", "deadline-fill"): {
+        "tpot": st.none() | milliseconds,
+        "cap": counts,
+        "margin": margins,
+        "margins": tenant_margins,
+        "age": milliseconds,
+        "overrun": st.floats(0, 1e9),
+    },
+    ("chunking", "fixed"): {"chunk": counts},
+    ("chunking", "full"): {},
+    ("chunking", "token-budget"): {"budget": counts, "seqs": st.none() | counts, "threshold": st.none() | counts},
+    ("admission", "decode-saturation"): {
+        "fraction": st.floats(0, 10, exclude_min=True),
+        "tpot": st.none() | milliseconds,
+        "action": actions,
+    },
+    ("admission", "queue-limit"): {"limit": counts, "action": actions},
+}
+
+TOGETHER = {"age": "overrun", "overrun": "age"}
+"""Parameters that only make sense with another one."""
+
+
+@st.composite
+def parameters(draw: st.DrawFn, kind: str, name: str) -> dict[str, Any]:
+    """Draw values for some of a part's parameters."""
+    known = PARAMETERS[kind, name]
+    given = {k for k in known if draw(st.booleans())}
+    given |= {TOGETHER[k] for k in given if k in TOGETHER}
+    return {k: draw(known[k]) for k in known if k in given}
+
+
+@st.composite
+def stored_policies(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a policy in its JSON form, with any built-in parts and parameters."""
+    out: dict[str, Any] = {"label": draw(st.sampled_from(["", "mine"]))}
+    for kind in registry.KINDS:
+        names = sorted(name for k, name in PARAMETERS if k == kind)
+        if kind == "admission" and draw(st.booleans()):
+            out[kind] = None
+            continue
+        name = draw(st.sampled_from(names))
+        part = registry.find(kind, name)
+        params = {f.name: f.default for f in dataclasses.fields(part)}  # type: ignore[arg-type]
+        out[kind] = {"name": name, "version": part.version, "params": params | draw(parameters(kind, name))}
+    return out

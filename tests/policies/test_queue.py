@@ -1,0 +1,193 @@
+"""PolicyQueue is a list that is looked through each time, only faster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from policies import Ordering, PolicyError, PolicyQueue, RequestView
+from policies.ordering.fcfs import Fcfs
+from policies.ordering.srjf import SrjfCalibrated
+
+
+class LastComeFirst(Ordering):
+    """The latest arrival goes first: every key is below those before it."""
+
+    name = "last-come-first"
+
+    def key(self, request: RequestView) -> int:
+        return -request.arrival_ns
+
+
+class AllAlike(Ordering):
+    """Nothing but ties."""
+
+    name = "all-alike"
+
+    def key(self, request: RequestView) -> int:
+        return 0
+
+
+class SlowestGrowth(Ordering):
+    """A choice that changes with the clock, as no key can."""
+
+    name = "slowest-growth"
+
+    def choose(self, waiting: Sequence[RequestView], now_ns: int) -> RequestView:
+        return min(waiting, key=lambda r: ((now_ns - r.arrival_ns) % (3 + r.uncached_tokens), -r.number))
+
+
+class NaiveQueue:
+    """The same queue as a list: every request is looked at for every answer."""
+
+    def __init__(self, ordering: Ordering) -> None:
+        self.ordering = ordering
+        self.front: list[RequestView] = []
+        self.waiting: list[RequestView] = []
+
+    def all(self) -> list[RequestView]:
+        return self.front + sorted(self.waiting, key=lambda r: (r.arrival_ns, r.number))
+
+    def in_order(self, now: int) -> list[RequestView]:
+        taken, rest = list(self.front), sorted(self.waiting, key=lambda r: (r.arrival_ns, r.number))
+        while rest:
+            chosen = self.ordering.choose(rest, now)
+            rest.remove(chosen)
+            taken.append(chosen)
+        return taken
+
+    def take(self, number: int) -> None:
+        self.front = [r for r in self.front if r.number != number]
+        self.waiting = [r for r in self.waiting if r.number != number]
+
+    def replace(self, view: RequestView) -> None:
+        self.front = [view if r.number == view.number else r for r in self.front]
+        self.waiting = [view if r.number == view.number else r for r in self.waiting]
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Everything that a host may do to a queue, in any order; small numbers make ties and stale entries frequent."""
+
+    ordering: Ordering
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = PolicyQueue(self.ordering)
+        self.naive = NaiveQueue(self.ordering)
+        self.left: list[RequestView] = []
+        self.next_number = 0
+        self.now = 10
+
+    def new(self, arrival: int, prompt: int, tenant: str | None) -> RequestView:
+        self.next_number += 1
+        return RequestView(self.next_number, arrival, prompt, tenant=tenant)
+
+    @rule(arrival=st.integers(0, 6), prompt=st.integers(1, 6), tenant=st.sampled_from([None, "a"]))
+    def arrive(self, arrival: int, prompt: int, tenant: str | None) -> None:
+        view = self.new(arrival, prompt, tenant)
+        self.queue.add(view)
+        self.naive.waiting.append(view)
+
+    @precondition(lambda self: self.left)
+    @rule()
+    def put_back_a_preempted_one(self) -> None:
+        view = self.left.pop()
+        self.queue.push_front(view)
+        self.naive.front.insert(0, view)
+
+    @precondition(lambda self: self.left)
+    @rule()
+    def come_again(self) -> None:
+        view = self.left.pop(0)
+        self.queue.add(view)
+        self.naive.waiting.append(view)
+
+    @precondition(lambda self: self.naive.all())
+    @rule(data=st.data())
+    def see_the_cache_change(self, data: st.DataObject) -> None:
+        view = data.draw(st.sampled_from(self.naive.all()))
+        view = view._replace(cached_tokens=data.draw(st.integers(0, view.prompt_tokens - 1)))
+        self.queue.update(view)
+        self.naive.replace(view)
+
+    @precondition(lambda self: self.naive.all())
+    @rule(data=st.data())
+    def lose_a_client(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(self.naive.all())).number
+        self.queue.remove(number)
+        self.naive.take(number)
+
+    @precondition(lambda self: self.naive.all())
+    @rule()
+    def pop(self) -> None:
+        expected = self.naive.in_order(self.now)[0]
+        assert self.queue.pop(self.now) is expected
+        self.naive.take(expected.number)
+        self.left.append(expected)
+
+    @rule(n=st.integers(0, 9))
+    def look_ahead(self, n: int) -> None:
+        assert self.queue.first(n, self.now) == self.naive.in_order(self.now)[:n]
+
+    @rule(step=st.integers(1, 5))
+    def wait(self, step: int) -> None:
+        self.now += step
+
+    @invariant()
+    def holds_the_same(self) -> None:
+        assert list(self.queue) == self.naive.all()
+        assert len(self.queue) == self.queue.size == len(self.naive.all())
+        assert bool(self.queue) == bool(self.naive.all())
+
+    @invariant()
+    def has_the_same_head(self) -> None:
+        """At even times only, so that a queue that was not looked at is popped as well."""
+        if self.naive.all() and self.now % 2 == 0:
+            assert self.queue.peek(self.now) is self.naive.in_order(self.now)[0]
+
+
+ORDERINGS = [Fcfs(), LastComeFirst(), AllAlike(), SrjfCalibrated(lam=1e9), SlowestGrowth()]
+
+
+@pytest.mark.parametrize("ordering", ORDERINGS, ids=lambda o: o.name)
+def test_the_queue_equals_a_list(ordering: Ordering) -> None:
+    machine = type("Machine", (QueueMachine,), {"ordering": ordering})
+    machine.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+    machine.TestCase("runTest").runTest()
+
+
+def test_updates_without_end_leave_a_small_queue() -> None:
+    """A cache event a step re-keys requests for hours; what they were before must not pile up."""
+    queue = PolicyQueue(SrjfCalibrated())
+    requests = [RequestView(i, i, 1000) for i in range(10)]
+    for request in requests:
+        queue.add(request)
+    for turn in range(5000):
+        queue.update(requests[turn % 10]._replace(cached_tokens=turn % 999))
+    assert len(queue) == 10
+    assert len(queue._run) + len(queue._heap) < 200
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [RequestView(7, 0, 1), RequestView(0, 0, 1), None],
+    ids=["somebody else", "an equal copy", "nobody"],
+)
+def test_a_choice_that_does_not_wait_is_refused(answer: RequestView | None) -> None:
+    class Wrong(Ordering):
+        name = "wrong"
+
+        def choose(self, waiting: Sequence[RequestView], now_ns: int) -> RequestView:
+            return answer  # type: ignore[return-value]
+
+    queue = PolicyQueue(Wrong())
+    queue.add(RequestView(0, 0, 1))
+    with pytest.raises(PolicyError, match=r"ordering wrong: choose returned .*, which is not one of the waiting"):
+        queue.peek(0)
+    queue.add(RequestView(1, 0, 1))
+    with pytest.raises(PolicyError, match="is not one of the waiting"):
+        queue.first(2, 0)
