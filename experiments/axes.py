@@ -1,0 +1,167 @@
+"""The axes of a sweep: names and dotted keys, each with a list of values, and the cells of their product."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.cells import Cell, Plugin, Setting, load_plugins
+from experiments.config import Config, ConfigError, Draft, dotted_keys, suggest
+from policies.base import PolicyError
+from policies.registry import KINDS
+from policies.spec import PolicySpec
+from sim.objectives import MS
+
+SHORT = {"rate": "trace.rate", "rate_scale": "trace.rate_scale", "workload": "trace.workload"}
+"""Axes that stand for a dotted key of the configuration."""
+
+PER_CELL = ("policies", "seeds")
+"""Axes that every experiment has."""
+
+FIXED = ("name", "keep", "plugins", *PER_CELL)
+"""Keys that cannot differ between the points of one experiment."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment taken apart: its configuration, its axes and its cells in the order of their product."""
+
+    config: Config
+    axes: dict[str, list[Any]]
+    """Without those that every experiment has."""
+    cells: tuple[Cell, ...]
+    notes: tuple[str, ...]
+    """What a user should know before reading the results."""
+
+
+def plan(draft: Draft) -> Experiment:
+    """Take an experiment apart, and refuse what cannot run.
+
+    A policy without a swept parameter gets one cell for all values of that axis, where its value is ``None``.
+
+    Raises:
+        ConfigError, PolicyError, ObjectiveError, CostModelError, TraceError: in one sentence.
+    """
+    draft = draft.copy()
+    taken = draft.take_axes()
+    origins = {axis: origin for axis, (_, origin) in taken.items()}
+    for axis in PER_CELL:
+        if axis in taken:
+            draft.put(axis, taken.pop(axis)[0], f"{origins[axis]}: sweep")
+    axes = {axis: _values(axis, values, origin) for axis, (values, origin) in taken.items()}
+    for axis in axes:
+        _check_axis(axis, draft, origins[axis])
+    config = draft.finish()
+    plugins = load_plugins(config.plugins)
+    policies = _policies(config)
+    swept = [axis for axis in axes if _parameter(axis) is not None]
+    for axis in swept:
+        if not any(_takes(policy, str(_parameter(axis))) for policy in policies):
+            raise ConfigError(f"{origins[axis]}: sweep.{axis}: none of the policies has a parameter {_parameter(axis)}")
+    cells: dict[tuple[Any, ...], Cell] = {}
+    notes: dict[str, None] = {}
+    settings: dict[tuple[Any, ...], Setting] = {}
+    for values in itertools.product(*axes.values()):
+        point = dict(zip(axes, values, strict=True))
+        outer = tuple((a, v) for a, v in point.items() if a not in swept)
+        if outer not in settings:
+            settings[outer] = _setting(draft, dict(outer), origins, plugins)
+        setting = settings[outer]
+        if not setting.source.seeded and len(config.seeds) > 1:
+            notes[_one_seed(setting)] = None
+        for policy in policies:
+            own = {a: v if a not in swept or _takes(policy, str(_parameter(a))) else None for a, v in point.items()}
+            changed = _with_parameters(policy, {str(_parameter(a)): own[a] for a in swept if own[a] is not None})
+            for seed in setting.seeds:
+                at = (*map(repr, own.values()), policy.label, seed)
+                if at not in cells:
+                    cells[at] = setting.cell(changed, seed, own)
+    return Experiment(config, axes, tuple(cells.values()), tuple(notes))
+
+
+def only_cell(experiment: Experiment) -> Cell:
+    """Return the cell of an experiment that has just one.
+
+    Raises:
+        ConfigError: if there are more policies, seeds or points.
+    """
+    if experiment.axes:
+        raise ConfigError(f"simulate is one run, but [sweep] has {', '.join(experiment.axes)}; use `prefillsim sweep`")
+    labels = [cell.label for cell in experiment.cells]
+    if len(labels) > 1:
+        raise ConfigError(f"simulate is one run, but there are the policies {', '.join(labels)}; give one, with -p")
+    return experiment.cells[0]
+
+
+def _one_seed(setting: Setting) -> str:
+    return (
+        f"{setting.source.label} has arrivals of its own, so every seed gives the same run: one seed was run and there "
+        "are no confidence intervals; --rate R gives Poisson arrivals that differ by seed"
+    )
+
+
+def _values(axis: str, values: Any, origin: str) -> list[Any]:
+    if not isinstance(values, list) or not values:
+        raise ConfigError(f"{origin}: sweep.{axis} is {values!r}, but it should be a list of at least one value")
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise ConfigError(f"{origin}: sweep.{axis} lists {value!r} twice")
+    return values
+
+
+def _parameter(axis: str) -> str | None:
+    """Return the policy parameter that an axis sets, if it sets one."""
+    return "lam" if axis == "lam" else axis.removeprefix("policy.") if axis.startswith("policy.") else None
+
+
+def _check_axis(axis: str, draft: Draft, origin: str) -> None:
+    if axis in ("lam", "tpot") or axis.startswith("policy."):
+        return
+    known = [key for key in dotted_keys() if key not in FIXED]
+    if SHORT.get(axis, axis) not in known:
+        names = [*SHORT, "lam", "tpot", *PER_CELL, "policy.PARAMETER", *known]
+        raise ConfigError(f"{origin}: sweep.{axis} is no axis{suggest(axis, names)}")
+    if SHORT.get(axis, axis) == "trace.workload" and draft.has("trace.file"):
+        raise ConfigError(f"{origin}: sweep.{axis} and trace.file exclude each other; give one of them")
+
+
+def _policies(config: Config) -> list[PolicySpec]:
+    if not config.policies:
+        raise ConfigError("no policy: give at least one, like -p sloweave (`prefillsim policies list` shows them)")
+    for i, text in enumerate(config.policies):
+        if text in config.policies[:i]:
+            raise PolicyError(f"policy {text!r} is given twice; give each policy once")
+    return [PolicySpec.parse(text) for text in config.policies]
+
+
+def _takes(policy: PolicySpec, parameter: str) -> bool:
+    return any(part is not None and parameter in part.params for part in (getattr(policy, kind) for kind in KINDS))
+
+
+def _with_parameters(policy: PolicySpec, values: dict[str, Any]) -> PolicySpec:
+    if not values:
+        return policy
+    data = copy.deepcopy(policy.to_dict())
+    for name, value in values.items():
+        for kind in KINDS:
+            if data[kind] is not None and name in data[kind]["params"]:
+                data[kind]["params"][name] = value
+    return PolicySpec.from_dict(data)
+
+
+def _setting(draft: Draft, values: dict[str, Any], origins: dict[str, str], plugins: tuple[Plugin, ...]) -> Setting:
+    """Return the setting at one point of the axes that are no policy parameter."""
+    at = draft.copy()
+    for axis, value in values.items():
+        if axis != "tpot":
+            at.put(SHORT.get(axis, axis), value, origins[axis], f"sweep.{axis}")
+    setting = Setting.of(at.finish(), plugins)
+    if "tpot" not in values:
+        return setting
+    tpot = values["tpot"]
+    if isinstance(tpot, bool) or not isinstance(tpot, int | float) or not 0 < tpot < float("inf"):
+        raise ConfigError(f"{origins['tpot']}: sweep.tpot lists {tpot!r}, which should be a positive number of ms")
+    return dataclasses.replace(setting, objectives=dataclasses.replace(setting.objectives, tpot_p99=round(tpot * MS)))

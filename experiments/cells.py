@@ -1,0 +1,308 @@
+"""Cells: one trace under one policy, on one seed, at one point of a sweep, named by the hash of all it depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from costmodels.base import CostModel
+from costmodels.io import load_cost_model
+from experiments.config import Config, ConfigError, TraceConfig
+from policies.base import PolicyError
+from policies.registry import load_plugin
+from policies.spec import PolicySpec
+from sim.engine import Limits
+from sim.objectives import MS, Objectives
+from traces.schema import Trace
+
+CELL_FORMAT = 1
+"""Raised when equal keys would mean different results or another layout of the folder."""
+
+NS = 1_000_000_000
+
+
+@lru_cache(maxsize=1)
+def package_version() -> str:
+    """Return the version of this package."""
+    return version("prefillsim")
+
+
+@dataclass(frozen=True)
+class TraceSource:
+    """Where a cell's requests come from; :meth:`load` gives equal traces in every process."""
+
+    workload: str | None
+    file: str | None
+    limit: int | None
+    rate: float | None
+    rate_scale: float
+    format: str | None
+    block_size: int | None
+
+    @classmethod
+    def of(cls, config: TraceConfig) -> TraceSource:
+        """Read ``[trace]``.
+
+        Raises:
+            ConfigError: unless it names exactly one of workload and file.
+        """
+        if (config.workload is None) == (config.file is None):
+            what = "no trace" if config.workload is None else "two traces"
+            raise ConfigError(f"{what}: give one of --workload NAME and --trace FILE (trace.workload, trace.file)")
+        if config.workload is not None:
+            for key in ("format", "block_size"):
+                if getattr(config, key) is not None:
+                    raise ConfigError(f"trace.{key} describes a file, but the trace is the workload {config.workload}")
+        file = None if config.file is None else str(config.file)
+        return cls(
+            config.workload, file, config.limit, config.rate, config.rate_scale, config.format, config.block_size
+        )
+
+    @property
+    def seeded(self) -> bool:
+        """Whether seeds give different traces: a file's own arrivals are the same for all."""
+        return self.workload is not None or self.rate is not None
+
+    @property
+    def label(self) -> str:
+        """The workload's name, or the file's."""
+        return self.workload or Path(self.file or "").name
+
+    def load(self, seed: int) -> Trace:
+        """Return the trace of a seed.
+
+        Raises:
+            TraceError: if there is no such workload, or the file cannot be read.
+        """
+        return _load(self, seed if self.seeded else 0)
+
+
+@lru_cache(maxsize=4)
+def _load(source: TraceSource, seed: int) -> Trace:
+    from traces.synthetic import Streams, generate
+
+    if source.workload is not None:
+        trace = generate(source.workload, seed, source.limit, source.rate)
+    else:
+        trace = _read(str(source.file), source.format, source.block_size)
+        if source.limit is not None:
+            trace = trace.limit(source.limit)
+        if source.rate is not None:
+            from traces.arrivals import poisson
+
+            rate, stream = source.rate, Streams.of(seed).arrivals
+            trace = trace.with_arrivals(lambda n: poisson(n, rate, stream))
+    return trace if source.rate_scale == 1 else trace.scale_rate(source.rate_scale)
+
+
+@lru_cache(maxsize=2)
+def _read(file: str, fmt: str | None, block_size: int | None) -> Trace:
+    from traces.io import read_trace
+
+    return read_trace(Path(file), fmt=fmt, block_size=block_size)
+
+
+@lru_cache(maxsize=4096)
+def _digest(source: TraceSource, seed: int) -> tuple[str, int]:
+    trace = source.load(seed)
+    return trace.digest(), len(trace)
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A user's file of policy parts, and the hash of its text."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Everything that one run depends on; small enough to send to another process."""
+
+    source: TraceSource
+    seed: int
+    digest: str
+    """Of the trace."""
+    requests: int
+    policy: PolicySpec
+    objectives: Objectives
+    cost: CostModel
+    predictor: CostModel | None
+    """What the policy believes; ``None`` for ``cost``."""
+    limits: Limits
+    plugins: tuple[Plugin, ...]
+    point: tuple[tuple[str, Any], ...]
+    """The axes of the sweep and this cell's values."""
+    keep: str
+    key: str = ""
+
+    @property
+    def label(self) -> str:
+        """The policy as the user wrote it."""
+        return self.policy.label
+
+    def resolved(self) -> dict[str, Any]:
+        """Return what the key is the hash of, JSON types only."""
+        policy = self.policy.to_dict()
+        del policy["label"]
+        resolved: dict[str, Any] = jsonable(
+            {
+                "format": CELL_FORMAT,
+                "package": package_version(),
+                "trace": self.digest,
+                "seed": self.seed if self.source.seeded else None,
+                "policy": policy,
+                "objectives": dataclasses.asdict(self.objectives),
+                "cost_model": self.cost.to_dict(),
+                "policy_cost_model": self.predictor and self.predictor.to_dict(),
+                "engine": dataclasses.asdict(self.limits),
+                "plugins": [p.sha256 for p in self.plugins],
+                "keep": self.keep,
+            }
+        )
+        return resolved
+
+    def describe(self) -> str:
+        """Return one line that tells this cell from its neighbours, for messages."""
+        at = ", ".join(f"{axis}={value}" for axis, value in self.point if axis not in ("policies", "seeds"))
+        return f"{self.label} on {self.source.label}, seed {self.seed}" + (f", {at}" if at else "")
+
+
+def jsonable(value: Any) -> Any:
+    """Return ``value`` with JSON types only: NaN becomes null, infinities text, tuples lists."""
+    if isinstance(value, dict):
+        return {str(k): jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    if isinstance(value, Path):
+        return str(value)
+    return value.item() if hasattr(value, "item") else value
+
+
+def canonical(value: Any) -> bytes:
+    """Return the one JSON text of ``value``, for hashing."""
+    return json.dumps(jsonable(value), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return ``value`` as a JSON file to read."""
+    return (json.dumps(jsonable(value), indent=1, allow_nan=False) + "\n").encode()
+
+
+def hash_of(value: Any) -> str:
+    """Return 16 hex digits of the SHA-256 of ``value``'s canonical JSON."""
+    return hashlib.sha256(canonical(value)).hexdigest()[:16]
+
+
+def load_plugins(paths: tuple[Path, ...]) -> tuple[Plugin, ...]:
+    """Run the plug-in files, each once however often it is named.
+
+    Raises:
+        PolicyError: if one cannot be read or run, or registers nothing.
+    """
+    plugins = []
+    for path in dict.fromkeys(paths):
+        load_plugin(path)
+        plugins.append(Plugin(str(path), hashlib.sha256(path.read_bytes()).hexdigest()))
+    _loaded.update(plugins)
+    return tuple(plugins)
+
+
+_loaded: set[Plugin] = set()
+
+
+def require_plugins(plugins: tuple[Plugin, ...]) -> None:
+    """Load, in a worker process, what :func:`load_plugins` loaded in the first.
+
+    Raises:
+        PolicyError: if a file has changed since.
+    """
+    for plugin in plugins:
+        if plugin in _loaded:
+            continue
+        if load_plugins((Path(plugin.path),)) != (plugin,):
+            raise PolicyError(f"plug-in {plugin.path} changed during the run; start again")
+
+
+def objectives_of(config: Config) -> Objectives:
+    """Return ``slo``, or the TTFT objective that the workload's paper states, or none.
+
+    Raises:
+        ObjectiveError: if ``slo`` cannot be read.
+    """
+    from traces.synthetic import SLOWEAVE
+
+    if config.slo is not None:
+        return Objectives.parse(config.slo)
+    workload = SLOWEAVE.get(config.trace.workload or "")
+    return Objectives() if workload is None else Objectives(ttft=round(workload.ttft_ms * MS))
+
+
+def limits_of(config: Config) -> Limits:
+    """Return ``[engine]`` in the engine's units."""
+    engine = config.engine
+    horizon = None if engine.horizon is None else round(engine.horizon * NS)
+    return Limits(engine.max_num_seqs, engine.max_model_len, horizon)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all cells at one point of a sweep share."""
+
+    config: Config
+    source: TraceSource
+    objectives: Objectives
+    cost: CostModel
+    predictor: CostModel | None
+    plugins: tuple[Plugin, ...]
+
+    @classmethod
+    def of(cls, config: Config, plugins: tuple[Plugin, ...]) -> Setting:
+        """Read a configuration; its plug-ins have been loaded.
+
+        Raises:
+            ConfigError, ObjectiveError, CostModelError: if a part cannot be used.
+        """
+        believed = config.policy_cost_model
+        return cls(
+            config,
+            TraceSource.of(config.trace),
+            objectives_of(config),
+            load_cost_model(config.cost_model),
+            None if believed is None else load_cost_model(believed),
+            plugins,
+        )
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that give different traces."""
+        return self.config.seeds if self.source.seeded else self.config.seeds[:1]
+
+    def cell(self, policy: PolicySpec, seed: int, point: dict[str, Any]) -> Cell:
+        """Return a cell with its key."""
+        digest, requests = _digest(self.source, seed)
+        cell = Cell(
+            self.source,
+            seed,
+            digest,
+            requests,
+            policy,
+            self.objectives,
+            self.cost,
+            self.predictor,
+            limits_of(self.config),
+            self.plugins,
+            tuple(point.items()),
+            self.config.keep,
+        )
+        return dataclasses.replace(cell, key=hash_of(cell.resolved()))

@@ -1,0 +1,106 @@
+"""The ``prefillsim`` command."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import pkgutil
+import sys
+from typing import Annotated
+
+import typer
+
+import experiments.commands
+
+USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+"""What typer raises for wrong options and arguments."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def make_app() -> typer.Typer:
+    """Return the command with everything in ``experiments.commands``."""
+    app = typer.Typer(
+        help="Decide how a language-model server should schedule prefill work.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_root)
+    for module in sorted(pkgutil.iter_modules(experiments.commands.__path__), key=lambda m: m.name):
+        add = getattr(importlib.import_module(f"experiments.commands.{module.name}"), "add", None)
+        if add is not None:
+            add(app)
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from experiments.cells import package_version
+
+        print(f"prefillsim {package_version()}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit status.
+
+    0: done. 1: done, but a run failed or a check found errors. 2: the user's input cannot be used, in one sentence.
+    130: interrupted.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        status = make_app()(args=arguments, prog_name="prefillsim", standalone_mode=False)
+        sys.stdout.flush()
+        return int(status or 0)
+    except BrokenPipeError:
+        # The reader has what it wanted; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as e:
+        sentence = _sentence(e)
+        if sentence is None:
+            raise
+        if not sentence:
+            return 2
+    print(f"prefillsim: {sentence}", file=sys.stderr)
+    if "--json" in arguments:
+        from experiments.output import emit
+
+        emit({"error": sentence})
+    return 130 if sentence.startswith("interrupted") else 2
+
+
+def _sentence(error: Exception) -> str | None:
+    """Return what to tell the user, nothing after help was shown, ``None`` for an error of ours."""
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    if isinstance(error, USAGE_ERROR):
+        return str(getattr(error, "format_message", lambda: error)())
+    if isinstance(error, OSError):
+        where = f" {error.filename}" if error.filename else ""
+        if error.errno in FULL:
+            return f"no space left on device while writing{where or ' results'}{notes}"
+        return f"{error.strerror or error}{':' if where else ''}{where}{notes}"
+    from costmodels.base import CostModelError
+    from experiments.config import ConfigError
+    from experiments.sweep import Interrupted
+    from policies.base import PolicyError
+    from sim.objectives import ObjectiveError
+    from sim.store import StoreError
+    from traces.schema import TraceError
+
+    known = (ConfigError, TraceError, PolicyError, CostModelError, ObjectiveError, StoreError, Interrupted)
+    return f"{error}{notes}" if isinstance(error, known) else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""``prefillsim compare``: policies side by side on the same traces."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from experiments.commands import options as o
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("compare")(compare)
+
+
+def compare(
+    policy: o.Policies = None,
+    workload: o.Workload = None,
+    trace: o.TraceFile = None,
+    limit: o.Limit = None,
+    rate: o.Rate = None,
+    rate_scale: o.RateScale = None,
+    trace_format: o.Format = None,
+    block_size: o.BlockSize = None,
+    slo: o.Slo = None,
+    cost_model: o.CostModel = None,
+    policy_cost_model: o.PolicyCostModel = None,
+    max_num_seqs: o.MaxNumSeqs = None,
+    max_model_len: o.MaxModelLen = None,
+    horizon: o.Horizon = None,
+    seeds: o.Seeds = None,
+    seed: o.Seed = None,
+    plugin: o.Plugins = None,
+    jobs: o.Jobs = None,
+    config: o.ConfigFile = None,
+    sets: o.Sets = None,
+    out: o.Out = None,
+    resume: o.Resume = False,
+    json: o.Json = False,
+) -> None:
+    """Compare policies on the same traces: means with confidence intervals, a picture, a results folder."""
+    draft = o.collect(
+        config,
+        sets,
+        name="compare",
+        seeds=seeds,
+        seed=seed,
+        policy=policy,
+        plugin=plugin,
+        workload=workload,
+        trace=trace,
+        limit=limit,
+        rate=rate,
+        rate_scale=rate_scale,
+        trace_format=trace_format,
+        block_size=block_size,
+        slo=slo,
+        cost_model=cost_model,
+        policy_cost_model=policy_cost_model,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        horizon=horizon,
+    )
+    from experiments import output
+    from experiments.axes import plan
+    from experiments.cells import json_bytes
+    from experiments.compare import check_comparable
+    from experiments.compare import compare as aggregate
+    from experiments.figure import write_figure
+    from experiments.folders import check_free
+    from experiments.report import show_comparison
+    from experiments.run import check_cells
+    from experiments.sweep import keep_finished, run_sweep
+    from sim.store import atomic_write
+
+    if not resume:
+        check_free(out)
+    experiment = plan(draft)
+    check_comparable(experiment.cells)
+    check_cells(experiment.cells)
+    sweep = run_sweep(experiment, out=out, resume=resume, jobs=jobs, progress=not json and sys.stderr.isatty())
+    comparison = aggregate(sweep)
+    document = comparison.document(sweep)
+    with keep_finished(sweep.out, len(experiment.cells)):
+        atomic_write(sweep.out / "compare.json", json_bytes(document))
+        paths = write_figure(comparison, sweep.out)
+    if json:
+        output.emit({**document, "files": [str(path) for path in paths]})
+    else:
+        show_comparison(comparison)
+        output.say(f"picture: {sweep.out / 'compare.png'}", f"results: {sweep.out}")
+        output.warn(comparison.warnings)
+    output.fail_with(comparison.failures, len(experiment.cells))

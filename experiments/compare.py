@@ -1,0 +1,176 @@
+"""Policies side by side: means with intervals over seeds, paired differences, and a ranking only where it is earned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from experiments.cells import Cell
+from experiments.config import ConfigError
+from experiments.sweep import SweepResult
+from experiments.tables import Rows, summary_rows
+from sim.objectives import MS
+from sim.stats import paired, ranking, t_interval
+
+METRICS = ("goodput", "throughput", "slo_attainment", "ttft_p99_ms", "tpot_p99_ms", "ttft_mean_ms")
+"""What a comparison shows of each policy, by the names of :func:`sim.metrics.summarise`."""
+
+DEFINITIONS = {
+    "ttft": "first output token's time - arrival",
+    "ttft_p99_ms": "P99 of TTFT over requests",
+    "tpot_p99_ms": "P99 over requests of each request's own P99 gap between tokens; one output token has none",
+    "slo_attainment": "share of arrived requests that meet every objective; rejected and unfinished ones meet none",
+    "goodput": "requests that meet every objective / (first arrival to last finish), per second",
+    "throughput": "finished requests / (first arrival to last finish), per second",
+    "interval": "95 % t-interval of the per-seed values; differences are paired by seed",
+}
+
+
+class Estimate(NamedTuple):
+    """A metric over seeds."""
+
+    mean: float | None
+    """``None`` where no seed has measured it."""
+    ci95: tuple[float, float] | None
+    """``None`` for fewer than two values."""
+    per_seed: list[float | None]
+
+    @classmethod
+    def of(cls, per_seed: Sequence[float | None]) -> Estimate:
+        """Return the mean and t-interval of per-seed values; those not measured are left out."""
+        mean, lo, hi = t_interval(per_seed)
+        return cls(mean, None if lo is None or hi is None else (lo, hi), list(per_seed))
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the interval's width."""
+        return None if self.ci95 is None else (self.ci95[1] - self.ci95[0]) / 2
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Policies on the same seeds of one trace."""
+
+    trace: str
+    objectives: str
+    """In the form of ``--slo``; empty without objectives."""
+    seeds: list[int]
+    policies: dict[str, dict[str, Estimate]]
+    """By policy as the user wrote it, then by metric."""
+    groups: list[list[str]] | None
+    """By goodput, the best first, those in a group not told apart; ``None`` without intervals."""
+    warnings: list[str]
+    failures: list[str]
+
+    def document(self, sweep: SweepResult) -> dict[str, Any]:
+        """Return the JSON form."""
+        cell = sweep.experiment.cells[0]
+        return {
+            "policies": {p: {m: e._asdict() for m, e in values.items()} for p, values in self.policies.items()},
+            "trace": self.trace,
+            "requests": cell.requests,
+            "objectives": self.objectives,
+            "seeds": self.seeds,
+            "ranking": self.groups,
+            "paired": self._paired(),
+            "warnings": self.warnings,
+            "failures": self.failures,
+            "definitions": DEFINITIONS,
+            "specs": {c.label: c.resolved()["policy"] for c in sweep.experiment.cells},
+            "cost_model": cell.cost.to_dict(),
+            "policy_cost_model": cell.predictor and cell.predictor.to_dict(),
+            "trace_hashes": sorted({c.digest for c in sweep.experiment.cells}),
+            "out": str(sweep.out),
+            "package": cell.resolved()["package"],
+        }
+
+    def _paired(self) -> list[dict[str, Any]]:
+        """Return every difference in goodput, on the same seeds."""
+        rows = []
+        for a, b in combinations(self.policies, 2):
+            result = paired(self.policies[a]["goodput"].per_seed, self.policies[b]["goodput"].per_seed)
+            mean, lo, hi = result.difference
+            rows.append(
+                {
+                    "metric": "goodput",
+                    "a": a,
+                    "b": b,
+                    "difference": mean,
+                    "ci95": None if lo is None else [lo, hi],
+                    "significant": result.significant,
+                    "variance_reduction": result.variance_reduction,
+                }
+            )
+        return rows
+
+
+def check_comparable(cells: Sequence[Cell]) -> None:
+    """Refuse what is more than policies on seeds.
+
+    Raises:
+        ConfigError: if the cells have sweep axes.
+    """
+    if cells[0].point:
+        axes = ", ".join(axis for axis, _ in cells[0].point)
+        raise ConfigError(f"compare has policies and seeds only, but [sweep] has {axes}; use `prefillsim sweep`")
+
+
+def compare(sweep: SweepResult) -> Comparison:
+    """Aggregate a sweep over policies and seeds; see :func:`check_comparable`."""
+    cells = sweep.experiment.cells
+    rows = summary_rows(sweep.experiment, sweep.results)
+    labels = list(dict.fromkeys(cell.label for cell in cells))
+    seeds = list(dict.fromkeys(cell.seed for cell in cells))
+    policies = {label: _estimates([row for row in rows if row["policy"] == label]) for label in labels}
+    measured = {label: e["goodput"].per_seed for label, e in policies.items() if e["goodput"].mean is not None}
+    groups = ranking(measured) if len(seeds) > 1 and len(measured) > 1 else None
+    warnings = [*sweep.experiment.notes, *_trace_warnings(cells), *_same(cells), *_drifts(sweep)]
+    return Comparison(
+        cells[0].source.label, str(cells[0].objectives), seeds, policies, groups, warnings, sweep.failure_lines
+    )
+
+
+def _estimates(rows: Rows) -> dict[str, Estimate]:
+    return {metric: Estimate.of([row.get(metric) for row in rows]) for metric in METRICS}
+
+
+def _trace_warnings(cells: Iterable[Cell]) -> list[str]:
+    """Return what readers repaired; all seeds of a file share it."""
+    sources = {cell.source: cell.seed for cell in cells if cell.source.file is not None}
+    return list(dict.fromkeys(w for source, seed in sources.items() for w in source.load(seed).warnings))
+
+
+def _same(cells: Iterable[Cell]) -> list[str]:
+    """Return a sentence for each pair of policies that are one under two names."""
+    labels: dict[str, list[str]] = {}
+    for cell in cells:
+        names = labels.setdefault(str(cell.resolved()["policy"]), [])
+        if cell.label not in names:
+            names.append(cell.label)
+    return [f"{' and '.join(names)} are the same policy" for names in labels.values() if len(names) > 1]
+
+
+def _drifts(sweep: SweepResult) -> list[str]:
+    """Return one sentence per kind of warning: how many runs of which policies have it, and the first one's words."""
+    kinds: dict[str, tuple[str, Counter[str]]] = {}
+    for cell in sweep.experiment.cells:
+        for warning in sweep.results[cell.key].warnings:
+            kind = "".join(c for c in warning if not c.isdigit())
+            kinds.setdefault(kind, (warning, Counter()))[1][cell.label] += 1
+    total = len(sweep.experiment.cells)
+    return [
+        f"{counts.total()} of {total} runs ({', '.join(f'{label}: {n}' for label, n in counts.items())}): {first}"
+        for first, counts in kinds.values()
+    ]
+
+
+def objective_ms(objectives: str) -> dict[str, float]:
+    """Return objectives in ms by name, from the form of ``--slo``."""
+    from dataclasses import asdict
+
+    from sim.objectives import Objectives
+
+    return {k: v / MS for k, v in asdict(Objectives.parse(objectives)).items() if v is not None}

@@ -1,0 +1,286 @@
+"""An experiment's configuration: one TOML file, validated, any key overridable.
+
+Values come in layers, each over the one before: the TOML file, the command line's options, then ``--set a.b=c``.
+Every error names the layer and the key that it came from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names where it came from and what would be right."""
+
+
+def _seeds(value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if value < 1:
+            raise ValueError("the number of seeds should be at least 1")
+        return list(range(value))
+    if isinstance(value, list | tuple) and len(set(map(repr, value))) != len(value):
+        raise ValueError("a seed is listed twice")
+    return value
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], BeforeValidator(_seeds), Field(min_length=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TraceConfig(_Table):
+    """``[trace]``: a synthetic workload or a file."""
+
+    workload: str | None = None
+    file: Path | None = None
+    limit: Count | None = None
+    """The first so many requests of a file; how many a workload has."""
+    rate: Positive | None = None
+    """Requests per second: of a workload, or of Poisson arrivals that take the place of a file's own."""
+    rate_scale: Positive = 1.0
+    """How many times as dense arrivals become."""
+    format: str | None = None
+    """The file's format, where its content does not tell."""
+    block_size: Count | None = None
+    """Tokens per hash id, where the file does not tell."""
+
+
+class EngineConfig(_Table):
+    """``[engine]``: bounds beside the policy; none by default."""
+
+    max_num_seqs: Count | None = None
+    max_model_len: Count | None = None
+    horizon: Positive | None = None
+    """Seconds after which no step starts."""
+
+
+class Config(_Table):
+    """A whole experiment: every policy on every seed of the trace, at every point of the sweep."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "experiment"
+    trace: TraceConfig = TraceConfig()
+    policies: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    plugins: Annotated[tuple[Path, ...], BeforeValidator(_listed)] = ()
+    """Python files that register policy parts of one's own."""
+    slo: str | None = None
+    """``ttft:1000,tpot_p99:25``; without it the workload's own TTFT objective, else none."""
+    cost_model: str = "sloweave-paper"
+    policy_cost_model: str | None = None
+    """What policies believe; by default the engine's own cost model."""
+    engine: EngineConfig = EngineConfig()
+    seeds: Seeds = (0, 1, 2, 3, 4)
+    """A number N for seeds 0 to N - 1, or a list."""
+    keep: Literal["records", "summary"] = "records"
+    """``records`` stores both tables of every cell, ``summary`` only its figures."""
+
+
+EXCLUSIVE = {"trace.workload": "trace.file", "sweep.policies": "policies", "sweep.seeds": "seeds"}
+EXCLUSIVE |= {b: a for a, b in EXCLUSIVE.items()}
+"""A later layer's value of one key takes the place of an earlier layer's value of the other."""
+
+SYNONYMS = {"trace.n": "trace.limit"}
+
+PLAIN = {
+    "tuple_type": "it should be a list",
+    "model_type": "it should be a table",
+    "path_type": "it should be a path",
+    "too_short": "it should have at least one value",
+    "string_pattern_mismatch": "it should be letters, digits, dots, dashes and underscores",
+}
+"""Plainer words for some of pydantic's error types."""
+
+FILE_KEYS = ("trace.file", "cost_model", "policy_cost_model")
+
+
+class Draft:
+    """Values by dotted key as they are collected, and the layer that each is from."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._origins: dict[str, tuple[str, str]] = {}
+
+    def put(self, key: str, value: Any, origin: str, layer: str = "") -> None:
+        """Set one key; tables are taken apart.
+
+        Args:
+            key: dotted key.
+            value: as TOML has it.
+            origin: what an error should blame: a file or an option.
+            layer: values of one layer may not exclude each other; the origin by default.
+
+        Raises:
+            ConfigError: if the layer has set another key that excludes this one.
+        """
+        layer = layer or origin
+        key = SYNONYMS.get(key, key)
+        if isinstance(value, dict):
+            for inner, v in value.items():
+                self.put(f"{key}.{inner}", v, origin, layer)
+            return
+        other = EXCLUSIVE.get(key)
+        if other in self._values:
+            before, before_layer = self._origins[other]
+            if before_layer == layer:
+                names = (before, origin) if origin.startswith("--") else (other, key)
+                where = "" if origin.startswith("--") else f"{origin}: "
+                raise ConfigError(f"{where}{names[0]} and {names[1]} exclude each other; give one of them")
+            del self._values[other]
+        self._values[key] = value
+        self._origins[key] = (origin, layer)
+
+    def put_file(self, path: Path) -> None:
+        """Add a TOML file. Files that it names are sought beside it, then in the working directory.
+
+        Raises:
+            ConfigError: if it cannot be read or is not TOML.
+        """
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: there is no such file{_nearest_file(path)}") from None
+        except IsADirectoryError:
+            raise ConfigError(f"{path} is a folder; give a TOML file") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path} is not text; give a TOML file") from None
+        except tomllib.TOMLDecodeError as e:
+            raise ConfigError(f"{path} is not valid TOML: {e}") from None
+        for key, value in data.items():
+            self.put(key, value, str(path))
+        for key in FILE_KEYS:
+            if isinstance(value := self._values.get(key), str):
+                self._values[key] = _beside(path, value)
+        if isinstance(plugins := self._values.get("plugins"), list):
+            self._values["plugins"] = [_beside(path, p) if isinstance(p, str) else p for p in plugins]
+
+    def put_option(self, option: str, key: str, value: Any) -> None:
+        """Set ``key`` from a command-line option, unless the option was not given (``None`` or empty)."""
+        if value is not None and value != []:
+            self.put(key, value, option, "options")
+
+    def put_set(self, text: str) -> None:
+        """Set a key from ``a.b=c``; the value is TOML, or else a bare string.
+
+        Raises:
+            ConfigError: if the text has another form.
+        """
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not all(p.replace("_", "").isalnum() for p in key.split(".")):
+            raise ConfigError(f"--set {text!r} should read key=value, like --set engine.max_num_seqs=64")
+        try:
+            parsed = tomllib.loads(f"value = {value}")
+        except tomllib.TOMLDecodeError:
+            parsed = {}
+        value = parsed["value"] if parsed.keys() == {"value"} else value.strip()
+        self.put(key, value, f"--set {key}", "--set")
+
+    def has(self, key: str) -> bool:
+        """Return whether a layer has set ``key``."""
+        return key in self._values
+
+    def get(self, key: str) -> Any:
+        """Return the value of ``key``, ``None`` where no layer has set it."""
+        return self._values.get(key)
+
+    def copy(self) -> Draft:
+        """Return a draft to change without changing this one."""
+        other = Draft()
+        other._values, other._origins = dict(self._values), dict(self._origins)
+        return other
+
+    def take_axes(self) -> dict[str, tuple[Any, str]]:
+        """Remove the keys of ``[sweep]`` and return, by axis, values and origin."""
+        axes = {
+            k.removeprefix("sweep."): (v, self.origin(k)) for k, v in self._values.items() if k.startswith("sweep.")
+        }
+        self._values = {k: v for k, v in self._values.items() if not k.startswith("sweep.")}
+        return axes
+
+    def finish(self) -> Config:
+        """Validate.
+
+        Raises:
+            ConfigError: naming the first key that is wrong, and the nearest known one where it is unknown.
+        """
+        nested: dict[str, Any] = {}
+        for key, value in self._values.items():
+            *tables, leaf = key.split(".")
+            at = nested
+            for table in tables:
+                at = at.setdefault(table, {})
+                if not isinstance(at, dict):
+                    raise ConfigError(f"{self.origin(key)}: {table} is a value, not a table, so {key} cannot be set")
+            at[leaf] = value
+        try:
+            return Config.model_validate(nested)
+        except ValidationError as e:
+            raise ConfigError(self._sentence(e)) from None
+
+    def origin(self, key: str) -> str:
+        """Return the file or option that has set ``key``, for error messages."""
+        inside = [k for k in self._origins if k.startswith(f"{key}.")]
+        while key not in self._origins and "." in key:
+            key = key.rpartition(".")[0]
+        return self._origins.get(key if key in self._origins else next(iter(inside), ""), (key, ""))[0]
+
+    def _sentence(self, error: ValidationError) -> str:
+        first = error.errors()[0]
+        names = [p for p in first["loc"] if isinstance(p, str)]
+        key = ".".join(names)
+        origin = self.origin(key)
+        if first["type"] == "extra_forbidden":
+            return f"{origin}: unknown key {key}{suggest(names[-1], known_keys(names[:-1]))}"
+        message = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+        message = PLAIN.get(first["type"], message)
+        what = origin if origin.startswith("--") else f"{origin}: {key}"
+        return f"{what} is {first['input']!r}, but {message}"
+
+
+def known_keys(tables: Iterable[str] = ()) -> list[str]:
+    """Return the keys of a table, of the whole configuration by default."""
+    model: Any = Config
+    for table in tables:
+        model = model.model_fields[table].annotation
+    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+def dotted_keys() -> list[str]:
+    """Return every key that a sweep may vary or ``--set`` may set, dotted."""
+    tables = ("trace", "engine")
+    return [k for k in known_keys() if k not in tables] + [f"{t}.{k}" for t in tables for k in known_keys([t])]
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean X? (known: ...)"``, without the question where nothing is similar."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return hint + (f" (known: {', '.join(known)})" if known else "")
+
+
+def _nearest_file(path: Path) -> str:
+    folder = path.parent
+    names = [p.name for p in folder.glob("*.toml")] if folder.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, 1, 0.5)
+    return f"; did you mean {folder / near[0]}?" if near else ""
+
+
+def _beside(config: Path, name: str) -> str:
+    beside = config.parent / name
+    return str(beside) if beside.exists() else name

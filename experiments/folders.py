@@ -1,0 +1,114 @@
+"""Results folders: made in one piece, never written over, never shared by two runs."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from experiments.config import ConfigError
+
+PART = ".part-"
+"""Begins the names of folders that are being written."""
+
+RUNS = Path("runs")
+"""Where results go without ``--out``."""
+
+Fill = Callable[[Path], None]
+
+
+@contextmanager
+def whole_folder(target: Path, owner: int | None = None) -> Iterator[Path]:
+    """Give a new folder to write into, which becomes ``target`` only when the block has ended well.
+
+    Args:
+        target: the folder in the end.
+        owner: the process that :func:`remove_parts` names if this one is killed; this one by default.
+
+    Raises:
+        FileExistsError: at the end, if ``target`` is a folder with something in it by then.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.parent / f"{PART}{owner or os.getpid()}-{secrets.token_hex(8)}"
+    part.mkdir()
+    try:
+        yield part
+        try:
+            part.rename(target)
+        except OSError as e:
+            if e.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise FileExistsError(errno.EEXIST, "exists already", str(target)) from None
+            raise
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def claim(out: Path | None, stem: str, fill: Fill, *, may_resume: bool = True) -> Path:
+    """Make the results folder with ``fill``'s files in it, and return its path.
+
+    Without ``out`` it is ``runs/STEM``, or ``runs/STEM-2`` and so on where those exist.
+
+    Raises:
+        ConfigError: if ``out`` exists and is not empty.
+    """
+    if out is not None:
+        check_free(out, may_resume)
+        try:
+            with whole_folder(out) as part:
+                fill(part)
+        except FileExistsError:
+            raise _not_empty(out, may_resume) from None
+        return out
+    for k in itertools.count(1):
+        target = RUNS / (stem if k == 1 else f"{stem}-{k}")
+        if target.exists():
+            continue
+        try:
+            with whole_folder(target) as part:
+                fill(part)
+        except FileExistsError:
+            continue
+        return target
+    raise AssertionError("unreachable")
+
+
+def check_free(out: Path | None, may_resume: bool = True) -> None:
+    """Refuse a results folder that has something in it, before any work is done.
+
+    Raises:
+        ConfigError: if it exists and is not an empty folder.
+    """
+    if out is None or not out.exists():
+        return
+    if not out.is_dir():
+        raise ConfigError(f"--out {out} is a file; give a folder that does not exist yet")
+    if any(out.iterdir()):
+        raise _not_empty(out, may_resume)
+
+
+def latest(stem: str) -> Path | None:
+    """Return the newest of ``runs/STEM``, ``runs/STEM-2`` and so on, if there is one."""
+    found = None
+    for k in itertools.count(1):
+        target = RUNS / (stem if k == 1 else f"{stem}-{k}")
+        if not target.is_dir():
+            return found
+        found = target
+    return None
+
+
+def remove_parts(folder: Path, owner: int | None = None) -> None:
+    """Remove what processes killed on behalf of ``owner`` were still writing in ``folder``."""
+    for part in folder.glob(f"{PART}{owner or os.getpid()}-*"):
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _not_empty(out: Path, may_resume: bool) -> ConfigError:
+    more = ", or --resume to go on with it" if may_resume else ""
+    return ConfigError(f"--out {out} exists and is not empty; give another folder{more}")

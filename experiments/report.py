@@ -1,0 +1,116 @@
+"""Results for people to read: tables, definitions, and only as much of a ranking as the intervals support."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.compare import METRICS, Comparison, Estimate
+from experiments.output import number, say, table
+from experiments.sweep import SweepResult
+from experiments.tables import Rows, summary_rows
+
+DEFINITIONS = (
+    "TTFT: first output token - arrival. P99 TPOT: P99 over requests of each request's own P99 gap between tokens. "
+    "SLO: share of arrived requests that meet every objective. Goodput: those requests per second, first arrival to "
+    "last finish."
+)
+
+COLUMNS = {
+    "goodput": "goodput (req/s)",
+    "throughput": "throughput (req/s)",
+    "slo_attainment": "SLO (%)",
+    "ttft_p99_ms": "P99 TTFT (ms)",
+    "tpot_p99_ms": "P99 TPOT (ms)",
+    "ttft_mean_ms": "mean TTFT (ms)",
+}
+
+SHOWN_ROWS = 40
+"""Rows of a sweep that are printed; the tables have all."""
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Print means ± half-widths, what holds, the definitions and the ranking."""
+    rows = [
+        [label, *(_with_interval(metric, estimates[metric]) for metric in METRICS)]
+        for label, estimates in comparison.policies.items()
+    ]
+    n = len(comparison.seeds)
+    say(f"{comparison.trace}, {_count(n, 'seed')}, {objectives_line(comparison.objectives)}")
+    table(["policy", *(COLUMNS[m] for m in METRICS)], rows)
+    say(
+        *([f"±: half-width of the 95 % t-interval over {n} seeds."] if n > 1 else []), DEFINITIONS, _ranking(comparison)
+    )
+
+
+def objectives_line(objectives: str) -> str:
+    """Return which objectives hold."""
+    return f"objectives in ms: {objectives}" if objectives else "no objectives: every finished request counts"
+
+
+def _ranking(comparison: Comparison) -> str:
+    if comparison.groups is None:
+        return "No ranking by goodput: it takes two policies and two seeds."
+    places = [group[0] if len(group) == 1 else f"tied: {', '.join(group)}" for group in comparison.groups]
+    if len(places) == 1:
+        return (
+            f"By goodput the policies are tied: no paired 95 % interval tells {', '.join(comparison.groups[0])} apart."
+        )
+    ranked = "; ".join(f"{i}. {place}" for i, place in enumerate(places, 1))
+    return f"Ranking by goodput, where paired 95 % intervals (Holm) exclude zero: {ranked}."
+
+
+def _with_interval(metric: str, estimate: Estimate) -> str:
+    scale = 100.0 if metric == "slo_attainment" else 1.0
+    if estimate.mean is None:
+        return number(None)
+    half = estimate.half_width
+    mean = number(scale * estimate.mean)
+    return mean if half is None else f"{mean} ± {number(scale * half)}"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def show_summary(title: str, summary: Mapping[str, Any]) -> None:
+    """Print every figure of one run."""
+    say(title)
+    table(["metric", "value"], [[key, _value(value)] for key, value in summary.items()])
+    say(DEFINITIONS)
+
+
+def _value(value: Any) -> str:
+    return str(value) if isinstance(value, int) else number(value)
+
+
+def aggregated(sweep: SweepResult) -> Rows:
+    """Return one row per point and policy: the axes, the policy, and the mean and interval of each metric."""
+    groups: dict[tuple[Any, ...], Rows] = {}
+    axes = list(sweep.experiment.axes)
+    for row in summary_rows(sweep.experiment, sweep.results):
+        groups.setdefault((*(row[a] for a in axes), row["trace"], row["policy"]), []).append(row)
+    return [
+        {
+            **{name: rows[0][name] for name in (*axes, "trace", "policy", "objectives")},
+            **{metric: Estimate.of([row.get(metric) for row in rows])._asdict() for metric in METRICS},
+        }
+        for rows in groups.values()
+    ]
+
+
+def show_sweep(sweep: SweepResult) -> None:
+    """Print means ± half-widths over seeds, one line per point and policy."""
+    rows = aggregated(sweep)
+    names = [*sweep.experiment.axes, "policy"]
+    lines = [
+        [
+            *("" if row[name] is None else str(row[name]) for name in names),
+            *(_with_interval(metric, Estimate(**row[metric])) for metric in METRICS),
+        ]
+        for row in rows[:SHOWN_ROWS]
+    ]
+    table([*names, *(COLUMNS[m] for m in METRICS)], lines, left=len(names))
+    if len(rows) > SHOWN_ROWS:
+        say(f"... and {len(rows) - SHOWN_ROWS} more in {sweep.out / 'summary.csv'}")
+    say(DEFINITIONS)

@@ -1,0 +1,230 @@
+"""One cell: trace, policy, cost model, simulation, metrics, and the folder that keeps them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import traceback
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodels.base import CostModelError
+from experiments.cells import Cell, json_bytes, jsonable, require_plugins
+from experiments.folders import whole_folder
+from policies.base import Policy, PolicyError
+from policies.views import ServiceClass
+from sim.engine import simulate
+from sim.metrics import Summary, summarise
+from sim.objectives import Objectives
+from sim.records import RunTables
+from sim.stats import warmup_warning
+from sim.store import StoreError, atomic_write, cost_model_hash, provenance, read_run, write_run
+from traces.schema import NONE, Trace, TraceError
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What a cell came to: a summary, or the error that kept it from one."""
+
+    key: str
+    summary: Summary | None
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+
+
+USER_ERRORS = (TraceError, PolicyError, CostModelError)
+"""What the configuration of one cell can be blamed for."""
+
+RUN, SUMMARY = "run.json", "summary.json"
+
+
+def service_classes(trace: Trace, objectives: Objectives) -> set[ServiceClass]:
+    """Return the different objectives and tenants of a trace's requests, ``objectives`` where they have none."""
+    columns = [
+        _own(trace.slo_ttft_ns, objectives.ttft, len(trace)),
+        _own(trace.slo_tpot_ns, objectives.deadline_ns, len(trace)),
+        [None] * len(trace) if trace.tenant is None else trace.tenant.tolist(),
+    ]
+    if all(c is None for c in (trace.slo_ttft_ns, trace.slo_tpot_ns, trace.tenant)):
+        columns = [c[:1] for c in columns]
+    return {ServiceClass(*values) for values in zip(*columns, strict=True)}
+
+
+def _own(values: np.ndarray | None, default: int | None, n: int) -> list[int | None]:
+    if values is None:
+        return [default] * n
+    return [default if v == NONE else v for v in values.tolist()]
+
+
+def prepare(cell: Cell) -> tuple[Trace, Policy]:
+    """Return a cell's trace and policy, ready to simulate.
+
+    Raises:
+        TraceError, PolicyError: if they cannot be made or do not work together.
+    """
+    require_plugins(cell.plugins)
+    trace = cell.source.load(cell.seed)
+    if trace.digest() != cell.digest:
+        raise TraceError(f"trace {cell.source.label} changed during the run; start again")
+    policy = cell.policy.build()
+    check(policy, service_classes(trace, cell.objectives), cell)
+    return trace, policy
+
+
+def check(policy: Policy, classes: Collection[ServiceClass], cell: Cell) -> None:
+    """Refuse, before a run, a policy that cannot work under the cell's objectives and limits.
+
+    Raises:
+        PolicyError: in one sentence.
+    """
+    predictor = cell.predictor or cell.cost
+    try:
+        policy.reset(predictor)
+        policy.chunking.seat_limit(cell.limits.max_num_seqs)
+        policy.check_objectives(classes, predictor)
+    except PolicyError as e:
+        raise PolicyError(f"policy {cell.label}: {e}") from None
+
+
+def check_cells(cells: Iterable[Cell]) -> None:
+    """Refuse, before any run, policies that cannot work under the objectives and limits of their cells.
+
+    Raises:
+        PolicyError: in one sentence, of the first.
+    """
+    checked = set()
+    for cell in cells:
+        # Seeds change arrivals and lengths, not the classes of service.
+        kind = (cell.source, cell.policy.label, cell.point)
+        if kind not in checked:
+            checked.add(kind)
+            prepare(cell)
+
+
+def simulate_cell(cell: Cell) -> tuple[Trace, RunTables, CellResult]:
+    """Run a cell and measure it; nothing is written.
+
+    Raises:
+        TraceError, PolicyError, CostModelError: if it cannot run.
+    """
+    trace, policy = prepare(cell)
+    try:
+        tables = simulate(
+            trace, policy, cell.cost, predictor=cell.predictor, objectives=cell.objectives, limits=cell.limits
+        )
+    except USER_ERRORS:
+        raise
+    except Exception as e:
+        file, line = place_of(e)
+        if any(Path(plugin.path).resolve() == Path(file) for plugin in cell.plugins):
+            raise PolicyError(f"policy {cell.label} failed in {file}, line {line}: {type(e).__name__}: {e}") from e
+        raise
+    summary = summarise(tables.requests, tables.steps, cell.objectives)
+    drift = warmup_warning(tables.requests)
+    return trace, tables, CellResult(cell.key, summary, () if drift is None else (drift,))
+
+
+def place_of(error: BaseException) -> tuple[str, int]:
+    """Return the file and line in which an error was raised, seen through SimPy, which raises it anew."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return last.filename, last.lineno or 0
+
+
+def run_cell(cell: Cell, folder: Path, shared: dict[str, Any], *, owner: int | None = None) -> CellResult:
+    """Run a cell and write its folder, all of it or nothing.
+
+    Args:
+        cell: what to run.
+        folder: made by this call; what another process has made there meanwhile is as good.
+        shared: provenance that all cells of an experiment share.
+        owner: see :func:`experiments.folders.whole_folder`.
+
+    Returns:
+        The summary, or the error of a cell that cannot run.
+
+    Raises:
+        OSError: if the folder cannot be written, as when the disk is full.
+    """
+    started = time.perf_counter()
+    try:
+        trace, tables, result = simulate_cell(cell)
+    except USER_ERRORS as e:
+        return CellResult(cell.key, None, error=str(e))
+    except Exception as e:
+        # One cell must not end a sweep, whatever is wrong with it; where it happened helps to find out.
+        file, line = place_of(e)
+        return CellResult(cell.key, None, error=f"{type(e).__name__}: {e} ({file}, line {line})")
+    info = run_info(cell, result, shared, time.perf_counter() - started)
+    try:
+        with whole_folder(folder, owner) as part:
+            store(part, cell, trace, tables, result, info)
+    except FileExistsError:
+        if stored_result(cell, folder) is None:
+            raise
+    return result
+
+
+def store(
+    folder: Path,
+    cell: Cell,
+    trace: Trace,
+    tables: RunTables,
+    result: CellResult,
+    info: dict[str, Any],
+    batches: bool = False,
+) -> None:
+    """Write what the cell keeps; ``run.json`` comes last, so a folder with it is complete.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    if cell.keep == "records":
+        write_run(folder, trace, tables, info, objectives=cell.objectives, batches=batches)
+        return
+    atomic_write(folder / SUMMARY, json_bytes(result.summary))
+    atomic_write(folder / RUN, json_bytes(info))
+
+
+def stored_result(cell: Cell, folder: Path) -> CellResult | None:
+    """Return the result of an earlier run of this very cell, ``None`` unless it is there and whole."""
+    try:
+        info = read_run(folder).info if cell.keep == "records" else json.loads((folder / RUN).read_text())
+        summary = json.loads((folder / SUMMARY).read_text())
+    except (StoreError, OSError, ValueError):
+        return None
+    if info.get("key") != cell.key or not isinstance(summary, dict):
+        return None
+    return CellResult(cell.key, summary, tuple(info.get("warnings", ())))
+
+
+def shared_info() -> dict[str, Any]:
+    """Return the provenance that all cells of an experiment share."""
+    info = provenance()
+    return {key: info[key] for key in ("git", "packages", "python", "platform")}
+
+
+def run_info(cell: Cell, result: CellResult, shared: dict[str, Any], wall_s: float) -> dict[str, Any]:
+    """Return what ``run.json`` says: the resolved configuration, where it was run, and the summary's warnings."""
+    described: dict[str, Any] = jsonable(
+        {
+            **shared,
+            "key": cell.key,
+            "policy": cell.label,
+            "seed": cell.seed,
+            "point": dict(cell.point),
+            "trace_source": dataclasses.asdict(cell.source),
+            "trace_hash": cell.digest,
+            "cost_model_hash": cost_model_hash(cell.cost),
+            "resolved": cell.resolved(),
+            "warnings": result.warnings,
+            "wall_s": round(wall_s, 4),
+        }
+    )
+    return described
