@@ -135,7 +135,7 @@ def _recognise(table: Table, kind: str) -> Format:
 def _refuse_columns(table: Table, candidates: list[Format]) -> NoReturn:
     nearest = max(candidates, key=lambda f: _likeness(f, table))
     missing = [c for c in nearest.required if c not in table]
-    lacks = f" (missing: {listed(missing)})" if missing else f" and no others besides {listed(nearest.optional)}"
+    lacks = f" (missing: {listed(missing)})" if missing else f" and allows {listed(nearest.optional)}"
     table.problems.fatal(
         f"no trace format has the columns {listed(table.columns)}; the nearest is {nearest.name}, "
         f"which needs {listed(nearest.required)}{lacks}",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from traces.readers.parquet import METADATA, SEGMENTS, VERSION
-from traces.schema import NONE, Segments, Trace, TraceError
+from traces.schema import NONE, Trace, TraceError
 
 MS = 1_000_000
 
@@ -26,11 +28,11 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         TraceError: if it cannot be written; ``path`` is then as it was before.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        if path.is_dir():
-            raise TraceError(f"{path}: this is a folder; give the name of a file in it")
         try:
+            if path.exists() and not path.is_file():
+                raise TraceError(f"{path}: this is no file that can be replaced; give the name of a file")
             with part.open("xb") as file:
                 yield file
                 file.flush()
@@ -40,7 +42,8 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             missing = "" if path.parent.is_dir() else f"; the folder {path.parent} does not exist"
             raise TraceError(f"{path}: the file cannot be written ({e.strerror or e}){missing}") from None
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def write_parquet(trace: Trace, path: Path) -> None:
@@ -104,13 +107,13 @@ def _milliseconds(ns: int) -> str:
 
 def block_hashes(trace: Trace, block_size: int) -> Iterator[list[int]]:
     """Yield each request's block ids."""
+    if trace.segments is None:
+        ends = np.cumsum(-(-trace.prompt_tokens // block_size)).tolist()
+        yield from (list(range(start, end)) for start, end in pairwise([0, *ends]))
+        return
     number: dict[Any, int] = {}
-    segments = trace.segments
-    if segments is None:
-        n = len(trace)
-        segments = Segments(np.arange(n + 1), np.arange(n), trace.prompt_tokens)
     for row in range(len(trace)):
-        yield [number.setdefault(block, len(number)) for block in _blocks(segments.of(row), block_size)]
+        yield [number.setdefault(block, len(number)) for block in _blocks(trace.segments.of(row), block_size)]
 
 
 def _blocks(segments: list[tuple[int, int]], size: int) -> Iterator[Any]:

@@ -75,19 +75,30 @@ class Format:
         return self.accepts(table)
 
 
+JOINED = 100
+"""Fewest requests on both sides of a fall in time that looks like the seam of two recordings."""
+
+
 def settle(draft: Draft, table: Table) -> IntArray:
     """Return the rows of the trace in order of arrival, ties in file order; warn where that is not the file's order."""
     rows = np.flatnonzero(table.kept & table.ok)
     times = draft.arrival_ns[rows]
-    early = np.flatnonzero(np.diff(times) < 0) + 1
+    gaps = np.diff(times)
+    early = np.flatnonzero(gaps < 0) + 1
     if not len(early):
         return rows
-    is_one = len(early) == 1
-    what = "1 request arrives" if is_one else f"{len(early):,} requests arrive"
+    what = "1 request arrives" if len(early) == 1 else f"{len(early):,} requests arrive"
+    seam = int(np.argmin(gaps)) + 1
+    fall = -int(gaps[seam - 1])
+    is_seam = 2 * fall > int(np.ptp(times)) and len(early) < JOINED <= min(seam, len(rows) - seam)
+    joined = (
+        f"; on {table.problems.unit} {table.lines[rows[seam]]:,} times fall by {fall / 1e9:,.0f} s, as where two "
+        "recordings were joined: sorting lays one over the other"
+    )
     table.problems.warn(
         int(table.lines[rows[early[0]]]),
         draft.arrival_column,
-        f"{what} before the one above; the trace is sorted by arrival, ties in file order",
+        f"{what} before the one above; the trace is sorted by arrival, ties in file order{joined if is_seam else ''}",
     )
     ordered: IntArray = rows[np.argsort(times, kind="stable")]
     return ordered

@@ -27,7 +27,7 @@ def read(table: Table, block_size: int | None) -> Draft:
         table.seconds("Timestamp"),
         table.tokens("Request tokens"),
         outputs,
-        session=table.labels("Session ID") if "Session ID" in table else None,
+        session=table.labels("Session ID", blank_is_none=True) if "Session ID" in table else None,
         arrival_column="Timestamp",
     )
 

@@ -51,6 +51,8 @@ def load(path: Path, problems: Problems) -> Source:
 
 def _bytes(path: Path, problems: Problems) -> bytes:
     try:
+        if path.is_char_device():
+            problems.fatal("this is a device; a trace is a file")
         return path.read_bytes()
     except FileNotFoundError:
         problems.fatal(f"there is no such file{_nearest(path)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from traces.readers.values import MISSING
 
 
 def read_json_lines(text: str, problems: Problems) -> Table:
-    """Read one JSON object per line; blank lines are skipped.
+    """Read one JSON object per line, fractions as decimals; blank lines are skipped.
 
     Raises:
         Unreadable: if the text is one JSON array, or one object that is not a request.
@@ -27,8 +28,8 @@ def read_json_lines(text: str, problems: Problems) -> Table:
     for number in numbers:
         line = lines[number - 1]
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as e:
+            value = json.loads(line, parse_float=Decimal)
+        except (ValueError, RecursionError, ArithmeticError) as e:
             problems.error(number, None, _explain(e, line, number == numbers[-1]))
             continue
         if type(value) is dict:
@@ -72,4 +73,4 @@ def _explain(error: Exception, line: str, last: bool) -> str:
     cut = error.pos >= len(line.rstrip()) or error.msg.startswith("Unterminated string")
     if last and cut:
         return "the JSON object breaks off in the middle; the file is probably cut off"
-    return f"the line is not JSON ({error.msg} at character {error.pos + 1})"
+    return f"the line is not JSON ({error.msg.removesuffix(' at')} at character {error.pos + 1})"

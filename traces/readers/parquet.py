@@ -84,7 +84,9 @@ def _ids(table: Table) -> np.ndarray:
         ids: np.ndarray = table.whole("id", NOT_WHOLE + 1, INT64_MAX - 1)
     else:
         ids = table.labels("id")
-        table.refuse(np.array([label is None for label in ids.tolist()]), "id", lambda i: "the id is missing")
+        table.refuse(
+            np.array([label is None for label in ids.tolist()], dtype=np.bool_), "id", lambda i: "the id is missing"
+        )
     table.unique("id", ids)
     return ids
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from traces.readers.problems import Problems
 from traces.readers.values import (
-    MISSING,
     NOT_WHOLE,
     BoolArray,
     Values,
@@ -21,7 +20,7 @@ from traces.readers.values import (
     show,
     whole_numbers,
 )
-from traces.schema import NONE, IntArray
+from traces.schema import LATEST_NS, NONE, IntArray
 
 MOST_TOKENS = 2**31
 """Longest prompt or output that is believed."""
@@ -29,8 +28,8 @@ MOST_TOKENS = 2**31
 EPOCH_MS = 10**11
 """Seconds from here on are taken for milliseconds since 1970: as seconds they would lie after the year 5000."""
 
-MOST_SECONDS = 9 * 10**9
-"""Latest time that fits into 64 bits of nanoseconds."""
+MOST_SECONDS = LATEST_NS // 10**9
+"""Times in seconds are below this, times in milliseconds below a thousand times this."""
 
 
 class Table:
@@ -134,12 +133,12 @@ class Table:
             self.refuse(~valid, column, lambda i: _explain_date(raw[i]))
         return times
 
-    def labels(self, column: str) -> np.ndarray:
-        """Return a column of names, ``None`` where there is none; numbers become text."""
+    def labels(self, column: str, blank_is_none: bool = False) -> np.ndarray:
+        """Return a column of names, ``None`` for nulls and, where said so, blanks; numbers become text."""
         names = np.empty(len(self), dtype=object)
         bad = np.zeros(len(self), dtype=np.bool_)
         for i, value in enumerate(as_list(self.columns[column])):
-            if absent(value) is not None and value is not MISSING:
+            if value is None or (blank_is_none and isinstance(value, str) and not value.strip()):
                 continue
             if isinstance(value, str) and (value.isascii() or _encodes(value)):
                 names[i] = value
@@ -176,10 +175,8 @@ class Table:
     def content_ids(self, column: str, lists: list[Any]) -> tuple[IntArray, IntArray]:
         """Check lists of content ids as :meth:`id_lists` does, from ``column`` or made of it."""
         bad = np.array([type(ids) is not list for ids in lists], dtype=np.bool_)
-        if not bad.any() and set(map(type, chain.from_iterable(lists))) - {int}:
-            bad = np.array([any(type(x) is not int for x in ids) for ids in lists], dtype=np.bool_)
-        elif bad.any():
-            bad |= np.array([type(ids) is list and any(type(x) is not int for x in ids) for ids in lists])
+        if bad.any() or set(map(type, chain.from_iterable(lists))) - {int}:
+            bad = np.array([type(ids) is not list or any(type(x) is not int for x in ids) for ids in lists])
         if bad.any():
             raw = lists
             lists = [[] if wrong else ids for ids, wrong in zip(raw, bad.tolist(), strict=True)]
@@ -227,5 +224,5 @@ def _explain_time(value: Any, unit: str, hint: str) -> str:
 
 def _explain_date(value: Any) -> str:
     missing = absent(value)
-    needed = "a date and time like 2023-11-16 18:17:03.9799600"
+    needed = "a date and time like 2023-11-16 18:17:03.9799600, from 1970 to 2115"
     return f"{missing}; {needed} is needed" if missing else f"{show(value)} is not {needed}"

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from traces.schema import IntArray
+from traces.schema import LATEST_NS, IntArray
 
 BoolArray = NDArray[np.bool_]
 Values = Any
@@ -48,6 +48,8 @@ def show(value: Any) -> str:
     """Return a value as the file spells it, shortened."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "infinity" if value > 0 else "-infinity"
+    if isinstance(value, Decimal):
+        return str(value)
     text = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -96,6 +98,8 @@ def _whole(value: Any) -> int | None:
         return value
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
+    if isinstance(value, Decimal):
+        return int(value) if value.is_finite() and value.adjusted() < 20 and value == value.to_integral() else None
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,400}(\.0*)?\s*", value):
         return int(value.partition(".")[0])
     return None
@@ -157,9 +161,9 @@ def decimals(values: Values) -> Decimals:
 
 
 def _spelling(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
         return ""
-    return value if isinstance(value, str) else repr(value)
+    return repr(value) if isinstance(value, float) else str(value)
 
 
 def _read_scientific(text: str, i: int, into: Decimals) -> None:
@@ -168,7 +172,7 @@ def _read_scientific(text: str, i: int, into: Decimals) -> None:
         number = Decimal(text.strip())
     except InvalidOperation:
         return
-    if not number.is_finite() or "_" in text or number.adjusted() >= 18:
+    if not number.is_finite() or not text.isascii() or "_" in text or number.adjusted() >= 18:
         return
     if number.adjusted() < -FRACTION_DIGITS - 1:
         number = Decimal(0)
@@ -187,7 +191,7 @@ def date_times(values: Values) -> tuple[IntArray, BoolArray]:
     """Read ``2023-11-16 18:17:03.9799600`` with an optional ``Z`` or ``+00:00``, without one as UTC.
 
     Returns:
-        Nanoseconds since 1970, exact for up to nine digits of a second, and where there is a valid time.
+        Nanoseconds since 1970, exact for up to nine digits of a second, and where there is a time from 1970 to 2115.
     """
     text = pa.array(
         [v if isinstance(v, str) else "" for v in values] if isinstance(values, list) else values, type=pa.string()
@@ -201,8 +205,7 @@ def date_times(values: Values) -> tuple[IntArray, BoolArray]:
     except ValueError:
         seconds = np.array([_seconds(s) for s in stamps], dtype=np.int64)
     seconds -= _offsets(zone)
-    # What does not fit into 64 bits of nanoseconds lies before 1677 or after 2262.
-    valid &= np.abs(seconds) < INT64_MAX // 10**9
+    valid &= (seconds >= 0) & (seconds < LATEST_NS // 10**9)
     seconds[~valid] = 0
     fraction = pc.utf8_slice_codeunits(pc.utf8_rpad(pc.fill_null(fraction, ""), 9, "0"), 0, 9)
     return seconds * 10**9 + _numpy(pc.cast(fraction, pa.int64())), valid
@@ -212,7 +215,7 @@ def _seconds(stamp: str) -> int:
     try:
         return int(np.datetime64(stamp, "s").astype(np.int64))
     except ValueError:
-        return INT64_MAX // 10**9 + 86_400
+        return LATEST_NS
 
 
 def _offsets(zone: pa.Array) -> IntArray:

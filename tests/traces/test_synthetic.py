@@ -1,0 +1,190 @@
+"""SLOWeave's and PrefillOnly's workloads: medians, totals, and streams that do not touch each other."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from traces.schema import IntArray, TraceError
+from traces.synthetic import PREFILLONLY, SLOWEAVE, WORKLOADS, Streams, generate
+
+N = 20_000
+
+
+def assert_share(flags: np.ndarray, probability: float) -> None:
+    """The share of true flags is what chance makes of ``probability``; off by 3 % of it, it would not be."""
+    assert 4 * np.sqrt(probability * (1 - probability) / len(flags)) < 0.03 * max(probability, 1 - probability)
+    assert stats.binomtest(int(flags.sum()), len(flags), probability).pvalue > 1e-4
+
+
+def assert_median(tokens: IntArray, median: float) -> None:
+    """The paper's median lies between the order statistics that bracket it with 99.99 % confidence."""
+    low, high = stats.binom.interval(0.9999, len(tokens), 0.5)
+    ordered = np.sort(tokens)
+    assert ordered[int(low)] <= median <= ordered[int(high)]
+    assert ordered[int(high)] - ordered[int(low)] <= 0.05 * median
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "output"), [("chat", 256, 96), ("mixed", None, 100), ("long", 1800, 180), ("bursty", None, 100)]
+)
+def test_medians_are_the_papers(name: str, prompt: float | None, output: float) -> None:
+    trace = generate(name, 0, N)
+    assert_median(trace.output_tokens, output)
+    if prompt is not None:
+        assert_median(trace.prompt_tokens, prompt)
+
+
+@pytest.mark.parametrize("name", ["mixed", "bursty"])
+def test_mixed_prompts_are_70_percent_short(name: str) -> None:
+    prompts = generate(name, 1, N).prompt_tokens
+    short, long = (stats.lognorm(0.55, scale=m) for m in (256, 1800))
+    for tokens in (256, 400, 800, 1800, 3000):
+        assert_share(prompts <= tokens, 0.7 * short.cdf(tokens + 0.5) + 0.3 * long.cdf(tokens + 0.5))
+
+
+@pytest.mark.parametrize(("name", "median", "sigma"), [("chat", 96, 0.30), ("long", 180, 0.40)])
+def test_spreads_are_the_documented_ones(name: str, median: float, sigma: float) -> None:
+    trace = generate(name, 2, N)
+    for z in (-1, 1):
+        tokens = round(median * np.exp(sigma * z))
+        assert_share(trace.output_tokens <= tokens, stats.lognorm(sigma, scale=median).cdf(tokens + 0.5))
+    prompt = SLOWEAVE[name].prompt_medians[0]
+    tokens = round(prompt * np.exp(0.55))
+    assert_share(trace.prompt_tokens <= tokens, stats.lognorm(0.55, scale=prompt).cdf(tokens + 0.5))
+
+
+@pytest.mark.parametrize("name", SLOWEAVE)
+def test_lengths_are_clipped_and_rates_are_offered(name: str) -> None:
+    # Bursts make the rate of a short trace uncertain.
+    n = 10 * N if name == "bursty" else N
+    traces = [generate(name, seed, n) for seed in range(20)]
+    for trace in traces:
+        assert 16 <= trace.prompt_tokens.min() <= trace.prompt_tokens.max() <= 8192
+        assert 4 <= trace.output_tokens.min() <= trace.output_tokens.max() <= 1024
+        assert trace.segments is None
+    rates = [n / (t.arrival_ns[-1] / 1e9) for t in traces]
+    half = stats.t.ppf(0.9995, 19) * stats.sem(rates)
+    assert half < 0.02 * SLOWEAVE[name].rate
+    assert abs(np.mean(rates) - SLOWEAVE[name].rate) <= half
+
+
+def test_there_are_1000_requests_unless_said_otherwise() -> None:
+    assert len(generate("chat", 0)) == 1000
+    assert len(generate("chat", 0, 17)) == 17
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_seed_is_a_trace(name: str) -> None:
+    assert generate(name, 5) == generate(name, 5)
+    assert generate(name, 5).digest() != generate(name, 6).digest()
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_changing_the_rate_leaves_lengths_and_content_alone(name: str) -> None:
+    plain = generate(name, 3)
+    fast = generate(name, 3, rate=4 * WORKLOADS[name].rate)
+    assert replace(fast, arrival_ns=plain.arrival_ns) == plain
+    # The same draws, four times as dense; the states of bursty last as long as before.
+    assert name == "bursty" or np.all(np.abs(fast.arrival_ns - plain.arrival_ns / 4) <= 1)
+
+
+def test_changing_the_lengths_leaves_arrivals_alone() -> None:
+    plain = SLOWEAVE["mixed"].generate(500, 3, None, "mixed")
+    longer = replace(SLOWEAVE["mixed"], prompt_sigma=1.0, long_share=0.9).generate(500, 3, None, "mixed")
+    assert longer.arrival_ns.tolist() == plain.arrival_ns.tolist()
+    assert longer.prompt_tokens.tolist() != plain.prompt_tokens.tolist()
+
+
+def test_streams_are_independent() -> None:
+    streams = Streams.of(0)
+    draws = [s.standard_normal(N) for s in (streams.arrivals, streams.lengths, streams.content)]
+    for a in range(3):
+        for b in range(a):
+            assert abs(np.corrcoef(draws[a], draws[b])[0, 1]) < 4 / np.sqrt(N)
+
+
+def test_post_recommendation_is_the_papers() -> None:
+    trace = generate("post-recommendation", 0)
+    assert len(trace) == 20 * 50
+    assert trace.session is not None
+    assert trace.segments is not None
+    assert set(trace.output_tokens.tolist()) == {1}
+    posts = set()
+    for user in range(20):
+        rows = np.flatnonzero(trace.session == f"user-{user}").tolist()
+        assert len(rows) == 50
+        contents = [trace.segments.of(r) for r in rows]
+        assert len({c[0] for c in contents}) == 1
+        assert 11_000 <= contents[0][0][1] <= 17_000
+        assert {c[1][1] for c in contents} == {150}
+        posts |= {c[1][0] for c in contents}
+    assert len(posts) == 1_000
+    profiles = {trace.segments.of(r)[0][0] for r in range(1_000)}
+    assert len(profiles) == 20
+    assert not profiles & posts
+
+
+def totals(name: str) -> list[int]:
+    return [int(generate(name, seed).prompt_tokens.sum()) for seed in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "narrow"),
+    [("post-recommendation", 14_150_000, 0.025), ("credit-verification", 3_000_000, 0.015)],
+)
+def test_total_tokens_are_the_papers(name: str, tokens: int, narrow: float) -> None:
+    values = totals(name)
+    half = stats.t.ppf(0.9995, len(values) - 1) * stats.sem(values)
+    assert half < narrow * tokens
+    assert abs(np.mean(values) - tokens) <= half
+
+
+def test_credit_verification_has_one_long_prompt_per_user() -> None:
+    trace = generate("credit-verification", 0)
+    assert len(trace) == 60
+    assert trace.session is not None
+    assert len(set(trace.session.tolist())) == 60
+    assert 40_000 <= trace.prompt_tokens.min() <= trace.prompt_tokens.max() <= 60_000
+    assert trace.segments is not None
+    assert len(set(trace.segments.ids.tolist())) == 60
+
+
+def test_users_may_arrive_with_all_their_requests_or_request_by_request() -> None:
+    users = PREFILLONLY["post-recommendation"]
+    together = users.generate(None, 1, None, "w")
+    assert together.session is not None
+    assert len(set(together.arrival_ns.tolist())) == 20
+    assert len(set(zip(together.arrival_ns.tolist(), together.session.tolist(), strict=True))) == 20
+    apart = replace(users, arrivals="requests").generate(None, 1, None, "w")
+    assert apart.session is not None
+    assert len(set(apart.arrival_ns.tolist())) == 1_000
+    assert sorted(apart.session.tolist()) == sorted(together.session.tolist())
+    assert len(set(apart.session[:50].tolist())) > 5
+    with pytest.raises(TraceError, match="arrivals of w must be users or requests, not 'posts'"):
+        replace(users, arrivals="posts").generate(None, 1, None, "w")
+
+
+def test_profiles_need_not_be_clipped() -> None:
+    profiles = replace(PREFILLONLY["post-recommendation"], users=20_000, requests_per_user=1, post_tokens=0, clip=None)
+    tokens = profiles.generate(None, 0, None, "w").prompt_tokens
+    for z in (-1.0, 0.0, 1.0):
+        assert_share(tokens <= 14_000 + 3_000 * z, stats.norm.cdf(z + 0.5 / 3_000))
+
+
+def test_more_requests_than_users_make_more_users() -> None:
+    trace = generate("post-recommendation", 0, 1_201)
+    assert len(trace) == 1_201
+    assert trace.session is not None
+    assert len(set(trace.session.tolist())) == 25
+
+
+def test_what_cannot_be_generated() -> None:
+    with pytest.raises(TraceError, match=r"^unknown workload mixd; did you mean mixed\? \(workloads: chat, mixed, "):
+        generate("mixd", 0)
+    with pytest.raises(TraceError, match="a workload has at least 1 request, not 0"):
+        generate("chat", 0, 0)
+    for name in WORKLOADS:
+        with pytest.raises(TraceError, match=r"^rate must be a positive number of requests per second, not -5$"):
+            generate(name, 0, rate=-5)
