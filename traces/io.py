@@ -147,7 +147,7 @@ def _likeness(format: Format, table: Table) -> float:
     """Return how well the columns match those that a format needs, from 0 to 1."""
 
     def best(name: str) -> float:
-        return max(difflib.SequenceMatcher(None, name.lower(), c.lower()).ratio() for c in table.columns)
+        return max(difflib.SequenceMatcher(None, name.lower(), c[:100].lower()).ratio() for c in table.columns)
 
     return float(np.mean([best(name) for name in format.required])) if table.columns else 0.0
 

@@ -228,6 +228,10 @@ CASES = {
         "[" + MOON.strip() + "]",
         "the file is one JSON array; one JSON object per line is needed, one for each request",
     ),
+    "a key per line": (
+        "".join(f'{{"key-{i}": {i}}}\n' for i in range(1_001)),
+        "the objects have 1,001 different keys; requests share a few",
+    ),
     "a number": (MOON + "5\n", "line 2: the line holds a number; a JSON object is needed"),
     "deep nesting": (
         MOON + "[" * 100_000,
@@ -299,6 +303,25 @@ def test_time_zero_and_epoch_seconds_need_no_warning(tmp_path: Path) -> None:
         trace = read_trace(path)
         assert trace.arrival_ns.tolist() == expected
         assert trace.warnings == ()
+
+
+@pytest.mark.parametrize(("text", "fits"), [(str(2**31), True), (f"+{2**31}.0", True), (str(2**31 + 1), False)])
+def test_the_longest_prompt(tmp_path: Path, text: str, fits: bool) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(VIDUR + f"0,{text},1\n")
+    assert lint_trace(path).ok == fits
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("4611686017", "s"), ("4611686018", None), ("99999999999", None), ("1e11", "ms")]
+)
+def test_where_seconds_end_and_milliseconds_begin(tmp_path: Path, text: str, kind: str | None) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(VIDUR + f"{text},1,1\n")
+    assert lint_trace(path).ok == (kind is not None)
+    path.write_text(VIDUR + f"{text},1,1\n{text}.001,1,1\n".replace("1e11.", "100000000000."))
+    if kind is not None:
+        assert read_trace(path).arrival_ns.tolist() == [0, 10**6 if kind == "s" else 1_000]
 
 
 def test_blank_lines_in_the_middle_are_skipped_with_a_warning(tmp_path: Path) -> None:

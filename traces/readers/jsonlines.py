@@ -13,6 +13,9 @@ from traces.readers.table import Table
 from traces.readers.tabular import warn_blank
 from traces.readers.values import MISSING
 
+MOST_KEYS = 1000
+"""Most different keys of a trace's objects; each makes a column of all rows."""
+
 
 def read_json_lines(text: str, problems: Problems) -> Table:
     """Read one JSON object per line, fractions as decimals; blank lines are skipped.
@@ -23,12 +26,13 @@ def read_json_lines(text: str, problems: Problems) -> Table:
     lines = text.split("\n")
     numbers = [i for i, line in enumerate(lines, 1) if line and not line.isspace()]
     _refuse_document(text, lines, numbers, problems)
+    decode = json.JSONDecoder(parse_float=Decimal).decode
     objects: list[dict[str, Any]] = []
     at: list[int] = []
     for number in numbers:
         line = lines[number - 1]
         try:
-            value = json.loads(line, parse_float=Decimal)
+            value = decode(line)
         except (ValueError, RecursionError, ArithmeticError) as e:
             problems.error(number, None, _explain(e, line, number == numbers[-1]))
             continue
@@ -39,6 +43,8 @@ def read_json_lines(text: str, problems: Problems) -> Table:
             problems.error(number, None, f"the line holds {_kind(value)}; a JSON object is needed")
     # Keys in the order in which they appear; a set would have an order of its own.
     keys = dict.fromkeys(key for o in objects for key in o)
+    if len(keys) > MOST_KEYS:
+        problems.fatal(f"the objects have {len(keys):,} different keys; requests share a few")
     table = Table({k: [o.get(k, MISSING) for o in objects] for k in keys}, np.array(at, dtype=np.int64), problems)
     warn_blank(text, 1, np.array(numbers, dtype=np.int64), problems)
     return table

@@ -35,11 +35,13 @@ def read_csv(text: str, problems: Problems) -> Table:
 
 def _header(line: str, number: int, problems: Problems) -> list[str]:
     names = [name.strip() for name in next(csv.reader([line]))]
-    for position, name in enumerate(names):
+    seen: set[str] = set()
+    for position, name in enumerate(names, 1):
         if not name:
-            problems.fatal(f"column {position + 1} has no name in the header", number)
-        if name in names[:position]:
+            problems.fatal(f"column {position} has no name in the header", number)
+        if name in seen:
             problems.fatal(f"the header has the column {name} twice", number, name)
+        seen.add(name)
     return names
 
 
