@@ -47,11 +47,11 @@ def plan(draft: Draft) -> Experiment:
     """
     draft = draft.copy()
     taken = draft.take_axes()
-    origins = {axis: origin for axis, (_, origin) in taken.items()}
+    origins = {axis: o if o.startswith("--") else f"{o}: sweep.{axis}" for axis, (_, o) in taken.items()}
     for axis in PER_CELL:
         if axis in taken:
-            draft.put(axis, taken.pop(axis)[0], f"{origins[axis]}: sweep")
-    axes = {axis: _values(axis, values, origin) for axis, (values, origin) in taken.items()}
+            draft.put(axis, taken.pop(axis)[0], origins[axis])
+    axes = {axis: _values(values, origins[axis]) for axis, (values, _) in taken.items()}
     for axis in axes:
         _check_axis(axis, draft, origins[axis])
     config = draft.finish()
@@ -60,7 +60,7 @@ def plan(draft: Draft) -> Experiment:
     swept = [axis for axis in axes if _parameter(axis) is not None]
     for axis in swept:
         if not any(_takes(policy, str(_parameter(axis))) for policy in policies):
-            raise ConfigError(f"{origins[axis]}: sweep.{axis}: none of the policies has a parameter {_parameter(axis)}")
+            raise ConfigError(f"{origins[axis]}: none of the policies has a parameter {_parameter(axis)}")
     cells: dict[tuple[Any, ...], Cell] = {}
     notes: dict[str, None] = {}
     settings: dict[tuple[Any, ...], Setting] = {}
@@ -103,12 +103,12 @@ def _one_seed(setting: Setting) -> str:
     )
 
 
-def _values(axis: str, values: Any, origin: str) -> list[Any]:
+def _values(values: Any, origin: str) -> list[Any]:
     if not isinstance(values, list) or not values:
-        raise ConfigError(f"{origin}: sweep.{axis} is {values!r}, but it should be a list of at least one value")
+        raise ConfigError(f"{origin} is {values!r}, but it should be a list of at least one value")
     for i, value in enumerate(values):
         if value in values[:i]:
-            raise ConfigError(f"{origin}: sweep.{axis} lists {value!r} twice")
+            raise ConfigError(f"{origin} lists {value!r} twice")
     return values
 
 
@@ -123,9 +123,9 @@ def _check_axis(axis: str, draft: Draft, origin: str) -> None:
     known = [key for key in dotted_keys() if key not in FIXED]
     if SHORT.get(axis, axis) not in known:
         names = [*SHORT, "lam", "tpot", *PER_CELL, "policy.PARAMETER", *known]
-        raise ConfigError(f"{origin}: sweep.{axis} is no axis{suggest(axis, names)}")
+        raise ConfigError(f"{origin} is no axis{suggest(axis, names)}")
     if SHORT.get(axis, axis) == "trace.workload" and draft.has("trace.file"):
-        raise ConfigError(f"{origin}: sweep.{axis} and trace.file exclude each other; give one of them")
+        raise ConfigError(f"{origin} and trace.file exclude each other; give one of them")
 
 
 def _policies(config: Config) -> list[PolicySpec]:
@@ -163,5 +163,5 @@ def _setting(draft: Draft, values: dict[str, Any], origins: dict[str, str], plug
         return setting
     tpot = values["tpot"]
     if isinstance(tpot, bool) or not isinstance(tpot, int | float) or not 0 < tpot < float("inf"):
-        raise ConfigError(f"{origins['tpot']}: sweep.tpot lists {tpot!r}, which should be a positive number of ms")
+        raise ConfigError(f"{origins['tpot']} lists {tpot!r}, which should be a positive number of ms")
     return dataclasses.replace(setting, objectives=dataclasses.replace(setting.objectives, tpot_p99=round(tpot * MS)))

@@ -20,7 +20,7 @@ from policies.registry import load_plugin
 from policies.spec import PolicySpec
 from sim.engine import Limits
 from sim.objectives import MS, Objectives
-from traces.schema import Trace
+from traces.schema import Trace, TraceError
 
 CELL_FORMAT = 1
 """Raised when equal keys would mean different results or another layout of the folder."""
@@ -45,6 +45,8 @@ class TraceSource:
     rate_scale: float
     format: str | None
     block_size: int | None
+    stamp: tuple[int, int] | None
+    """The file's size and time of change: a file that changes is another source."""
 
     @classmethod
     def of(cls, config: TraceConfig) -> TraceSource:
@@ -60,9 +62,15 @@ class TraceSource:
             for key in ("format", "block_size"):
                 if getattr(config, key) is not None:
                     raise ConfigError(f"trace.{key} describes a file, but the trace is the workload {config.workload}")
-        file = None if config.file is None else str(config.file)
         return cls(
-            config.workload, file, config.limit, config.rate, config.rate_scale, config.format, config.block_size
+            config.workload,
+            None if config.file is None else str(config.file),
+            config.limit,
+            config.rate,
+            config.rate_scale,
+            config.format,
+            config.block_size,
+            None if config.file is None else _stamp(config.file),
         )
 
     @property
@@ -83,6 +91,10 @@ class TraceSource:
         """
         return _load(self, seed if self.seeded else 0)
 
+    def digest(self, seed: int) -> tuple[str, int]:
+        """Return the hash of a seed's trace and its number of requests; see :meth:`load` for errors."""
+        return _digest(self, seed if self.seeded else 0)
+
 
 @lru_cache(maxsize=4)
 def _load(source: TraceSource, seed: int) -> Trace:
@@ -91,7 +103,7 @@ def _load(source: TraceSource, seed: int) -> Trace:
     if source.workload is not None:
         trace = generate(source.workload, seed, source.limit, source.rate)
     else:
-        trace = _read(str(source.file), source.format, source.block_size)
+        trace = _read(str(source.file), source.format, source.block_size, source.stamp)
         if source.limit is not None:
             trace = trace.limit(source.limit)
         if source.rate is not None:
@@ -102,11 +114,22 @@ def _load(source: TraceSource, seed: int) -> Trace:
     return trace if source.rate_scale == 1 else trace.scale_rate(source.rate_scale)
 
 
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None  # reading it says what is wrong
+    return status.st_size, status.st_mtime_ns
+
+
 @lru_cache(maxsize=2)
-def _read(file: str, fmt: str | None, block_size: int | None) -> Trace:
+def _read(file: str, fmt: str | None, block_size: int | None, stamp: tuple[int, int] | None) -> Trace:
     from traces.io import read_trace
 
-    return read_trace(Path(file), fmt=fmt, block_size=block_size)
+    trace = read_trace(Path(file), fmt=fmt, block_size=block_size)
+    if _stamp(Path(file)) != stamp:
+        raise TraceError(f"trace {file} changed during the run; start again")
+    return trace
 
 
 @lru_cache(maxsize=4096)
@@ -290,7 +313,7 @@ class Setting:
 
     def cell(self, policy: PolicySpec, seed: int, point: dict[str, Any]) -> Cell:
         """Return a cell with its key."""
-        digest, requests = _digest(self.source, seed)
+        digest, requests = self.source.digest(seed)
         cell = Cell(
             self.source,
             seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import pkgutil
 import sys
@@ -58,6 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
     130: interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         status = make_app()(args=arguments, prog_name="prefillsim", standalone_mode=False)
         sys.stdout.flush()

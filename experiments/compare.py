@@ -83,7 +83,6 @@ class Comparison:
             "cost_model": cell.cost.to_dict(),
             "policy_cost_model": cell.predictor and cell.predictor.to_dict(),
             "trace_hashes": sorted({c.digest for c in sweep.experiment.cells}),
-            "out": str(sweep.out),
             "package": cell.resolved()["package"],
         }
 

@@ -121,7 +121,7 @@ class Draft:
         Args:
             key: dotted key.
             value: as TOML has it.
-            origin: what an error should blame: a file or an option.
+            origin: what an error should blame: a file, ``file: key``, or an option.
             layer: values of one layer may not exclude each other; the origin by default.
 
         Raises:
@@ -248,7 +248,8 @@ class Draft:
             return f"{origin}: unknown key {key}{suggest(names[-1], known_keys(names[:-1]))}"
         message = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
         message = PLAIN.get(first["type"], message)
-        what = origin if origin.startswith("--") else f"{origin}: {key}"
+        # An option, or a key of another name, says itself what it is.
+        what = origin if origin.startswith("--") or ": " in origin else f"{origin}: {key}"
         return f"{what} is {first['input']!r}, but {message}"
 
 

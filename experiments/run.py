@@ -69,7 +69,7 @@ def prepare(cell: Cell) -> tuple[Trace, Policy]:
     """
     require_plugins(cell.plugins)
     trace = cell.source.load(cell.seed)
-    if trace.digest() != cell.digest:
+    if cell.source.digest(cell.seed)[0] != cell.digest:
         raise TraceError(f"trace {cell.source.label} changed during the run; start again")
     policy = cell.policy.build()
     check(policy, service_classes(trace, cell.objectives), cell)
@@ -219,7 +219,7 @@ def run_info(cell: Cell, result: CellResult, shared: dict[str, Any], wall_s: flo
             "policy": cell.label,
             "seed": cell.seed,
             "point": dict(cell.point),
-            "trace_source": dataclasses.asdict(cell.source),
+            "trace_source": {k: v for k, v in dataclasses.asdict(cell.source).items() if k != "stamp"},
             "trace_hash": cell.digest,
             "cost_model_hash": cost_model_hash(cell.cost),
             "resolved": cell.resolved(),

@@ -179,13 +179,13 @@ def run_cells(cells: list[Cell], folder: Path, jobs: int | None) -> Iterator[Cel
     if jobs is None:
         jobs = cores() if sum(cell.requests for cell in cells) > WORTH_PROCESSES else 1
     jobs = min(jobs, len(cells))
+    tasks = _tasks(cells, max(jobs, 1))
     if jobs <= 1:
-        for cell in cells:
+        for cell in itertools.chain.from_iterable(tasks):
             yield run_cell(cell, folder / cell.key, shared)
         return
     from joblib import Parallel, delayed, parallel_config
 
-    tasks = _tasks(cells, jobs)
     call = delayed(_run_task)
     try:
         with parallel_config("loky", inner_max_num_threads=1, initializer=_leave_interrupts_to_the_first_process):

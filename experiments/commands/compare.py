@@ -86,7 +86,7 @@ def compare(
         atomic_write(sweep.out / "compare.json", json_bytes(document))
         paths = write_figure(comparison, sweep.out)
     if json:
-        output.emit({**document, "files": [str(path) for path in paths]})
+        output.emit({**document, "out": str(sweep.out), "files": [str(path) for path in paths]})
     else:
         show_comparison(comparison)
         output.say(f"picture: {sweep.out / 'compare.png'}", f"results: {sweep.out}")
