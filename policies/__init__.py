@@ -14,7 +14,7 @@ from policies.base import (
 from policies.queue import PolicyQueue
 from policies.registry import ALIASES, load_plugin, parts, register
 from policies.spec import PolicySpec, parse_policy
-from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, StepRecord
+from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, ServiceClass, StepRecord
 
 __all__ = [
     "ACCEPT",
@@ -34,6 +34,7 @@ __all__ = [
     "PolicyQueue",
     "PolicySpec",
     "RequestView",
+    "ServiceClass",
     "StepRecord",
     "load_plugin",
     "parse_policy",

@@ -71,49 +71,51 @@ def _judge(witness: Witness, method: str, arguments: tuple[Any, ...], answer: An
 
 def _key(witness: Witness, request: RequestView, key: Any) -> None:
     if type(key) is not int:
-        witness.note(f"key returned {key!r}, a {type(key).__name__}; it must be an int")
+        witness.note("key", f"key returned {key!r}, a {type(key).__name__}; it must be an int")
 
 
 def _choice(witness: Witness, waiting: Sequence[RequestView], now_ns: int, chosen: Any) -> None:
     if not any(chosen is r for r in waiting):
-        witness.note(f"choose returned {chosen!r}, which is not one of the waiting")
+        witness.note("choose", f"choose returned {chosen!r}, which is not one of the waiting")
 
 
 def _deadline(witness: Witness, request: RequestView, deadline: Any) -> None:
     if deadline is not None and (type(deadline) is not int or deadline <= 0):
-        witness.note(f"deadline_ns returned {deadline!r}; it must be a positive int of nanoseconds, or None")
+        witness.note(
+            "deadline_ns", f"deadline_ns returned {deadline!r}; it must be a positive int of nanoseconds, or None"
+        )
 
 
 def _seats(witness: Witness, limit: int | None, seats: Any) -> None:
     if seats is not None and (type(seats) is not int or seats < 1):
-        witness.note(f"seat_limit returned {seats!r}; it must be an int, at least 1, or None")
+        witness.note("seat_limit", f"seat_limit returned {seats!r}; it must be an int, at least 1, or None")
 
 
 def grant_is_fit(witness: Witness, batch: BatchView, grant: Any) -> None:
     """Note why a host could not carry out ``grant``."""
     if type(grant) is not Grant:
-        witness.note(f"grant returned {grant!r}; it must be a Grant")
+        witness.note("grant", f"grant returned {grant!r}; it must be a Grant")
         return
     values: tuple[Any, ...] = tuple(grant)
     tokens, prefills, cap, exception = values
     if type(tokens) is not int or tokens < 0:
-        witness.note(f"grant gave {tokens!r} tokens; it must be an int, at least 0")
+        witness.note("tokens", f"grant gave {tokens!r} tokens; it must be an int, at least 0")
     elif not tokens and not batch.n_decode:
-        witness.note("grant gave no tokens although nothing decodes, so the engine would wait for ever")
+        witness.note("progress", "grant gave no tokens although nothing decodes, so the engine would wait for ever")
     for name, value in (("prefills", prefills), ("cap", cap)):
         if value is not None and (type(value) is not int or value < 1):
-            witness.note(f"grant gave {name} = {value!r}; it must be an int, at least 1, or None")
+            witness.note(name, f"grant gave {name} = {value!r}; it must be an int, at least 1, or None")
     if type(exception) is not bool:
-        witness.note(f"grant gave exception = {exception!r}; it must be a bool")
+        witness.note("exception type", f"grant gave exception = {exception!r}; it must be a bool")
     elif exception and (batch.earliest_deadline_ns is None or not batch.n_decode):
-        witness.note("grant records an exception to a deadline although there is none")
+        witness.note("exception", "grant records an exception to a deadline although there is none")
 
 
 def decision_is_fit(witness: Witness, decision: Any) -> None:
     """Note why a host could not act on ``decision``."""
     if type(decision) is not Decision:
-        witness.note(f"admit returned {decision!r}; it must be a Decision")
+        witness.note("admit", f"admit returned {decision!r}; it must be a Decision")
     elif decision.verdict not in VERDICTS:
-        witness.note(f"admit gave the verdict {decision.verdict!r}; it must be one of {', '.join(VERDICTS)}")
+        witness.note("verdict", f"admit gave the verdict {decision.verdict!r}; it must be one of {', '.join(VERDICTS)}")
     elif decision.verdict != "accept" and not (isinstance(decision.reason, str) and decision.reason):
-        witness.note(f"admit gave no reason to {decision.verdict}; the results show it to the user")
+        witness.note("reason", f"admit gave no reason to {decision.verdict}; the results show it to the user")

@@ -86,7 +86,7 @@ def sample_steps() -> list[StepRecord]:
         decided = i * 20 * MS
         steps.append(
             StepRecord(
-                decided, decided, MS + i * 12_345, n, 500 * n, 800 * bool(n), bool(tokens), tokens, tokens * tokens
+                decided, decided, MS + i * 12_345, n, 500 * n, 800 * (n > 0), int(tokens > 0), tokens, tokens * tokens
             )
         )
     return steps

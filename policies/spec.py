@@ -95,7 +95,7 @@ class PolicySpec:
     def build(self) -> Policy:
         """Make the policy objects."""
         ordering, chunking, admission = (
-            None if part is None else _make(kind, part.name, part.params)
+            None if part is None else make_part(kind, part.name, part.params)
             for kind, part in zip(KINDS, (self.ordering, self.chunking, self.admission), strict=True)
         )
         return Policy(
@@ -158,7 +158,12 @@ def _stored(kind: str, data: Any) -> PartSpec:
     return spec
 
 
-def _make(kind: str, name: str, params: dict[str, Any]) -> Part:
+def make_part(kind: str, name: str, params: dict[str, Any]) -> Part:
+    """Make a registered part.
+
+    Raises:
+        PolicyError: naming the part and the parameter that is unknown or out of range.
+    """
     part = find(kind, name)
     for key in params:
         if key not in _names(part):
@@ -178,7 +183,7 @@ def _make(kind: str, name: str, params: dict[str, Any]) -> Part:
 
 
 def _part_spec(kind: str, name: str, params: dict[str, Any]) -> PartSpec:
-    made = _make(kind, name, params)
+    made = make_part(kind, name, params)
     spec = PartSpec(name, made.params(), made.version)
     defaults = find(kind, name)().params()
     for key, value in spec.params.items():
@@ -190,7 +195,7 @@ def _part_spec(kind: str, name: str, params: dict[str, Any]) -> PartSpec:
         if value != defaults[key]:
             text = _text(value)
             try:
-                again = _make(kind, name, {**spec.params, **_split(f"{name}:{key}={text}", name)[1]}).params()
+                again = make_part(kind, name, {**spec.params, **_split(f"{name}:{key}={text}", name)[1]}).params()
             except PolicyError:
                 again = {}
             if "+" in text or again != spec.params:

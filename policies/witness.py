@@ -52,16 +52,24 @@ class Raised(Exception):
 
 
 class Witness:
-    """Asks a part's methods twice each and collects what was wrong, as sentences."""
+    """Asks a part's methods and collects what was wrong, as sentences.
 
-    def __init__(self, part: Part) -> None:
+    A thorough one asks everything twice, watching for clocks and side effects; the other only takes the answers.
+    """
+
+    def __init__(self, part: Part, *, thorough: bool = True) -> None:
         self.part = part
-        self.problems: list[str] = []
+        self._thorough = thorough
+        self._noted: dict[str, str] = {}
 
-    def note(self, problem: str) -> None:
-        """Add a problem, once."""
-        if problem not in self.problems:
-            self.problems.append(problem)
+    @property
+    def problems(self) -> list[str]:
+        """What was wrong, in the order in which it was seen."""
+        return list(self._noted.values())
+
+    def note(self, about: str, problem: str) -> None:
+        """Add a problem; of several about the same, the first is an example for all."""
+        self._noted.setdefault(about, problem)
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Return what ``method`` answers.
@@ -70,23 +78,26 @@ class Witness:
             Raised: if the method raised; the problem is noted.
         """
         call = getattr(self.part, method)
-        before = _frozen(vars(self.part))
-        given = _frozen(arguments)
+        before, given = (_frozen(vars(self.part)), _frozen(arguments)) if self._thorough else (None, None)
         try:
+            if not self._thorough:
+                return call(*arguments)
             with _watching() as seen:
                 answer = call(*arguments)
                 again = call(*arguments)
         except Exception as e:
-            self.note(f"{method} raised {type(e).__name__}: {e}; it was given {', '.join(map(repr, arguments))}")
+            said = (str(e).strip() or "no message").splitlines()[0]
+            given_text = ", ".join(map(repr, arguments))
+            self.note(f"{method} raised", f"{method} raised {type(e).__name__}: {said}; it was given {given_text}")
             raise Raised from e
         for what in seen:
-            self.note(f"{method} {what}")
+            self.note(f"{method} {what}", f"{method} {what}")
         if not _same(answer, again):
-            self.note(f"{method} answered {answer!r}, then {again!r} to the same question")
+            self.note(f"{method} varies", f"{method} answered {answer!r}, then {again!r} to the same question")
         if _frozen(vars(self.part)) != before:
-            self.note(f"{method} changes the part; what a policy learns comes from observe")
+            self.note(f"{method} learns", f"{method} changes the part; what a policy learns comes from observe")
         if _frozen(arguments) != given:
-            self.note(f"{method} changes what it was given")
+            self.note(f"{method} writes", f"{method} changes what it was given")
         return answer
 
 

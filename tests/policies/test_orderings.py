@@ -1,0 +1,132 @@
+"""Keys of the orderings against their definitions in exact fractions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import Ordering, PolicyError, RequestView, parse_policy
+from policies.views import ServiceClass
+from tests.policies.strategies import MS, objectives, queues, request_views
+
+quickly = settings(deadline=None, max_examples=150)
+NS = 10**9
+
+lams = st.one_of(
+    st.sampled_from(["0", "0.1", "0.333", "500", "1e-9", "2000", "1e22", "123456.789", "3e-300"]),
+    st.decimals("1e-12", "1e12", allow_nan=False, allow_infinity=False, places=12).map(str),
+)
+
+
+def ordering(text: str) -> Ordering:
+    return parse_policy(f"{text}+full").ordering
+
+
+def order(by: Callable[[RequestView], Any], requests: list[RequestView]) -> list[int]:
+    """Return the numbers in order of ``by``, ties by arrival, then number."""
+    return [r.number for r in sorted(requests, key=lambda r: (by(r), r.arrival_ns, r.number))]
+
+
+def calibrated(lam: str) -> tuple[Ordering, Fraction]:
+    """Return the ordering, and λ as it was typed, or as the nearest double where that says no more."""
+    made = ordering(f"srjf-calibrated:lam={lam}")
+    return made, Fraction(str(float(lam)))
+
+
+@pytest.mark.parametrize("lam", ["0.1", "0.333", "500", "1e-9", "0.0001", "2000", "1e22"])
+def test_lam_is_taken_as_typed(lam: str) -> None:
+    """0.1 tokens a second is a tenth, not the double nearest to it."""
+    made, _ = calibrated(lam)
+    scale = Fraction(made.key(RequestView(0, 0, 1)))
+    assert made.key(RequestView(0, 1, 1)) / scale == 1 + Fraction(lam) / NS
+    assert made.key(RequestView(0, 10**18, 3)) / scale == 3 + Fraction(lam) * NS
+
+
+@quickly
+@given(lams, request_views(), request_views())
+def test_a_calibrated_key_is_work_plus_aged_arrival_exactly(lam: str, a: RequestView, b: RequestView) -> None:
+    """§6.3 with the common clock taken out, up to one scale for all requests."""
+    made, exact = calibrated(lam)
+    scale = made.key(RequestView(0, 0, 1))
+    for r in (a, b):
+        key = made.key(r)
+        assert type(key) is int
+        assert Fraction(key, scale) == r.uncached_tokens + exact * Fraction(r.arrival_ns, NS)
+
+
+@quickly
+@given(lams, queues(), st.integers(0, 10**14))
+def test_the_calibrated_order_is_the_paper_s_rescan_at_any_time(
+    lam: str, requests: list[RequestView], now: int
+) -> None:
+    """Algorithm 1 subtracts λ·(now − arrival) from everybody's work at every decision (P2)."""
+    made, exact = calibrated(lam)
+
+    def score(r: RequestView) -> Fraction:
+        return r.uncached_tokens - exact * Fraction(now - r.arrival_ns, NS)
+
+    assert order(made.key, requests) == order(score, requests)
+
+
+@quickly
+@given(lams.filter(lambda lam: float(lam) > 0), queues(min_size=2))
+def test_nobody_overtakes_by_more_than_lam_allows(lam: str, requests: list[RequestView]) -> None:
+    """P3: j arrives after i and goes first only if the seconds between them weigh less than the work saved."""
+    made, exact = calibrated(lam)
+    rank = {number: position for position, number in enumerate(order(made.key, requests))}
+    for i in requests:
+        for j in requests:
+            if j.arrival_ns > i.arrival_ns and rank[j.number] < rank[i.number]:
+                saved = i.uncached_tokens - j.uncached_tokens
+                assert exact * Fraction(j.arrival_ns - i.arrival_ns, NS) <= saved
+
+
+@quickly
+@given(queues())
+def test_the_limits_of_lam(requests: list[RequestView]) -> None:
+    assert order(ordering("srjf-calibrated:lam=0").key, requests) == order(ordering("srjf-static").key, requests)
+    assert order(ordering("srjf-calibrated:lam=inf").key, requests) == order(ordering("fcfs").key, requests)
+    assert order(ordering("fcfs").key, requests) == [r.number for r in requests]
+
+
+@quickly
+@given(request_views())
+def test_static_work_is_what_the_cache_does_not_serve(request: RequestView) -> None:
+    work = request.prompt_tokens + request.generated_tokens - request.cached_tokens
+    assert ordering("srjf-static").key(request) == request.uncached_tokens == work > 0
+
+
+@quickly
+@given(queues(), st.none() | st.integers(1, 10**6))
+def test_edf_is_arrival_plus_objective(requests: list[RequestView], ttft_ms: int | None) -> None:
+    """The policy's own objective before the request's; requests without one last, in order of arrival."""
+    made = ordering("edf" if ttft_ms is None else f"edf:ttft={ttft_ms}")
+
+    def deadline(r: RequestView) -> float:
+        ttft = r.slo_ttft_ns if ttft_ms is None else ttft_ms * MS
+        return float("inf") if ttft is None else r.arrival_ns + ttft
+
+    assert order(made.key, requests) == order(deadline, requests)
+
+
+@given(queues())
+def test_edf_without_end_is_fcfs(requests: list[RequestView]) -> None:
+    assert order(ordering("edf:ttft=inf").key, requests) == order(ordering("fcfs").key, requests)
+
+
+@given(st.lists(st.builds(ServiceClass, objectives, objectives, st.none())))
+def test_edf_is_refused_where_nobody_has_a_deadline(classes: list[ServiceClass]) -> None:
+    policy = parse_policy("edf+full")
+    if classes and all(c.slo_ttft_ns is None for c in classes):
+        with pytest.raises(
+            PolicyError, match=r"edf has no TTFT objective to order by: give --slo ttft:MS, or edf:ttft="
+        ):
+            policy.check_objectives(classes, None)
+    else:
+        policy.check_objectives(classes, None)
+    parse_policy("edf:ttft=1000+full").check_objectives(classes, None)
