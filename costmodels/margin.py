@@ -82,7 +82,7 @@ def parse_margin(text: str) -> tuple[str, Fraction]:
     Raises:
         CostModelError: if the text is none of the three.
     """
-    match = re.fullmatch(r"\s*(p?)(\d+(?:\.\d+)?)(%?)\s*", text)
+    match = re.fullmatch(r"\s*(p?)([0-9]{1,15}(?:\.[0-9]{1,15})?)(%?)\s*", text)
     if match is None or (match[1] and match[3]):
         raise CostModelError(
             f"margin {text!r} is not one of: milliseconds (0.5), a share of the prediction (5%), "
