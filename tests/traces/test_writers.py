@@ -50,6 +50,16 @@ def test_an_interrupt_leaves_the_old_file(tmp_path: Path, trace: Trace, monkeypa
     assert [p.name for p in tmp_path.iterdir()] == ["trace.jsonl"]
 
 
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_who_reads_the_old_file_keeps_it(tmp_path: Path, trace: Trace, fmt: str) -> None:
+    path = tmp_path / "trace"
+    path.write_text("old")
+    with path.open() as reader:
+        write_trace(trace, path, fmt=fmt)
+        assert reader.read() == "old"
+    assert path.read_bytes()[:3] != b"old"
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 def test_the_suffix_says_the_format(tmp_path: Path, trace: Trace, suffix: str) -> None:
     write_trace(trace, tmp_path / f"t{suffix}")
@@ -82,5 +92,6 @@ def test_times_are_written_without_rounding(tmp_path: Path) -> None:
     trace = Trace(np.array(times), np.full(5, 600), np.ones(5, np.int64))
     write_trace(trace, tmp_path / "t.jsonl")
     assert read_trace(tmp_path / "t.jsonl", block_size=512).arrival_ns.tolist() == times
-    first = (tmp_path / "t.jsonl").read_text().split("\n")[1]
-    assert first == '{"timestamp": 0.000001, "input_length": 600, "output_length": 1, "hash_ids": [2, 3]}'
+    lines = (tmp_path / "t.jsonl").read_text().splitlines()
+    assert lines[1] == '{"timestamp": 0.000001, "input_length": 600, "output_length": 1, "hash_ids": [2, 3]}'
+    assert [line[14 : line.index(",")] for line in lines] == ["0", "0.000001", "1", "1.5", "36028797018.963969"]
