@@ -1,0 +1,38 @@
+"""Equality of whole runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+
+import numpy as np
+
+from sim.records import Columns, RunTables
+
+
+def assert_same_columns(left: Columns, right: Columns, what: str, ignore: Collection[str] = ()) -> None:
+    """Fail unless two tables have the same columns, types and values; NaN equals NaN."""
+    assert list(left) == list(right)
+    for name in left:
+        if name in ignore:
+            continue
+        assert left[name].dtype == right[name].dtype, f"{what}.{name}"
+        np.testing.assert_array_equal(left[name], right[name], err_msg=f"{what}.{name}", strict=True)
+
+
+def assert_same_run(left: RunTables, right: RunTables, ignore: Collection[str] = ()) -> None:
+    """Fail unless two runs agree in every table; ``ignore`` names columns left out."""
+    for table in ("steps", "chunks", "requests"):
+        assert_same_columns(getattr(left, table), getattr(right, table), table, ignore)
+    assert left.reasons == right.reasons
+
+
+def digest(run: RunTables) -> str:
+    """Return a hash of the bytes of all columns."""
+    h = hashlib.sha256()
+    for table in (run.requests, run.steps, run.chunks):
+        for name, values in table.items():
+            h.update(f"{name} {values.dtype.str} {len(values)}".encode())
+            h.update(np.ascontiguousarray(values).tobytes())
+    h.update(repr(sorted(run.reasons.items())).encode())
+    return h.hexdigest()

@@ -1,0 +1,97 @@
+"""The engine equals the naive loop of ``tests/reference.py``, in every table and to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from costmodels import CostModel
+from sim.engine import Limits
+from sim.objectives import Objectives
+from sim.records import RunTables
+from tests.engine import strategies
+from tests.engine.compare import assert_same_run
+from tests.engine.costs import PAPER, GrowingCost
+from tests.engine.strategies import Run, ms
+from tests.reference import reference
+from traces import Trace
+from traces.synthetic import generate
+
+quietly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def naive(run: Run) -> RunTables:
+    return reference(
+        run.trace, run.build(), run.cost, predictor=run.predictor, objectives=run.objectives, limits=run.limits
+    )
+
+
+@settings(quietly, max_examples=300)
+@given(strategies.runs())
+def test_engine_equals_the_naive_loop(run: Run) -> None:
+    assert_same_run(run.simulate(), naive(run))
+
+
+@settings(quietly, max_examples=60)
+@given(
+    strategies.traces(max_size=6, max_output=150),
+    st.sampled_from(["fcfs+full", "fcfs+fixed:chunk=9", f"sloweave:tpot={ms(90)}", "sarathi:budget=16,seqs=3"]),
+    strategies.costs,
+    strategies.maybe(strategies.costs),
+    strategies.rarely(st.integers(500, 9000)),
+)
+def test_stretches_change_nothing(
+    trace: Trace, policy: str, cost: CostModel, predictor: CostModel | None, horizon: int | None
+) -> None:
+    """Long outputs and few requests make long decode-only stretches."""
+    run = Run(trace, policy, cost, predictor, limits=Limits(horizon_ns=horizon))
+    stepwise = run.simulate(stretch=False)
+    assert_same_run(run.simulate(stretch=True), stepwise)
+    assert_same_run(stepwise, naive(run))
+
+
+@settings(quietly, max_examples=80)
+@given(
+    strategies.traces(min_size=5, max_prompt=120, max_output=12),
+    strategies.orderings,
+    st.integers(40, 160),
+    st.integers(0, 90),
+    st.integers(1, 120),
+    strategies.linear_costs,
+)
+def test_exceptions_of_aged_prefills(
+    trace: Trace, ordering: str, tpot: int, age: int, overrun: int, cost: CostModel
+) -> None:
+    """Aging shows only where prefills wait behind deadlines, which random policies seldom reach."""
+    chunking = f"deadline-fill:tpot={ms(tpot)},age={ms(age + 1)},overrun={ms(overrun)}"
+    run = Run(trace, f"{ordering}+{chunking}", cost)
+    assert_same_run(run.simulate(), naive(run))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "fcfs+full",
+        "fcfs+fixed:chunk=256",
+        "sloweave",
+        "sloweave:margin=5%,age=100,overrun=20",
+        "vllm-default",
+        "sarathi:threshold=128",
+        "prefillonly:lam=2000",
+        "edf+deadline-fill+decode-saturation:fraction=0.5",
+        "test-hrrn+test-learning:start=64",
+    ],
+)
+@pytest.mark.parametrize("cost", [PAPER, GrowingCost(base=900_000, batch=90, context=4000, tokens=5500, pairs=400)])
+def test_sloweave_workload_at_its_own_scale(policy: str, cost: CostModel) -> None:
+    run = Run(generate("mixed", seed=3, n=60), policy, cost, objectives=Objectives.parse("ttft:1000,tpot_p99:25"))
+    assert_same_run(run.simulate(), naive(run))
+
+
+@pytest.mark.parametrize("policy", ["fcfs+full", "sloweave", "vllm-default", "test-hrrn+test-pair"])
+def test_empty_trace(policy: str) -> None:
+    empty = np.empty(0, dtype=np.int64)
+    run = Run(Trace(empty, empty, empty), policy, PAPER)
+    assert_same_run(run.simulate(), naive(run))
