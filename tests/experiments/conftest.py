@@ -39,3 +39,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         return Result(code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than all else in a small comparison."""
+    monkeypatch.setattr("experiments.figure.write_figure", lambda comparison, folder: [])

@@ -1,0 +1,270 @@
+"""The command line: every wrong input is one sentence and status 2, and stdout holds one document or none."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.cli import main
+
+Cli = Callable[..., Any]
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+GOOD = ["--workload", "chat", "--limit", "20", "--seeds", "1"]
+
+BAD_INPUT: list[tuple[list[str], str]] = [
+    (["-p", "slowave"], "did you mean sloweave?"),
+    (["-p", "fcfs+fxed"], "did you mean fixed?"),
+    (["-p", "fcfs+fixed:chnk=3"], "did you mean chunk?"),
+    (["-p", "fcfs+fixed:chunk=0"], "chunk=0"),
+    (["-p", "fcfs+fixed:chunk=many"], "chunk=many"),
+    (["-p", "fcfs"], "ordering"),
+    (["-p", ""], "policy"),
+    (["-p", "sloweave", "--slo", "tpot_p99:0.5"], "smaller than any step can be"),
+    (["-p", "sloweave"], "give --slo tpot_p99:MS"),
+    (["-p", "fcfs+full", "-p", "fcfs+full"], "given twice"),
+    ([], "no policy: give at least one, like -p sloweave"),
+    (["-p", "fcfs+full", "--rate", "0"], "--rate is 0.0, but it should be greater than 0"),
+    (["-p", "fcfs+full", "--rate", "nan"], "--rate is nan, but it should be a finite number"),
+    (["-p", "fcfs+full", "--rate", "fast"], "Invalid value for '--rate'"),
+    (["-p", "fcfs+full", "--rate-scale", "-1"], "--rate-scale is -1.0, but it should be greater than 0"),
+    (["-p", "fcfs+full", "--limit", "0"], "--limit is 0, but it should be greater than or equal to 1"),
+    (["-p", "fcfs+full", "--seeds", "0"], "--seeds is 0, but the number of seeds should be at least 1"),
+    (["-p", "fcfs+full", "--seed", "-1"], "Invalid value for '--seed'"),
+    (["-p", "fcfs+full", "--horizon", "0"], "--horizon is 0.0"),
+    (["-p", "fcfs+full", "--max-num-seqs", "0"], "--max-num-seqs is 0"),
+    (["-p", "sarathi:budget=8", "--max-num-seqs", "9"], "budget=8 is below the 9 requests"),
+    (["-p", "fcfs+full", "--slo", "tfft:3"], "did you mean ttft?"),
+    (["-p", "fcfs+full", "--slo", "ttft:soon"], "should read ttft:MILLISECONDS"),
+    (["-p", "fcfs+full", "--slo", "ttft:0"], "a positive number"),
+    (["-p", "fcfs+full", "--workload", "mixd"], "did you mean mixed?"),
+    (["-p", "fcfs+full", "--trace", "missing.csv"], "--workload and --trace exclude each other"),
+    (["-p", "fcfs+full", "--cost-model", "slowweave-paper"], "did you mean sloweave-paper?"),
+    (["-p", "fcfs+full", "--cost-model", "missing.json"], "missing.json"),
+    (["-p", "fcfs+full", "--policy-cost-model", "nothing"], "unknown cost model nothing"),
+    (["-p", "fcfs+full", "--plugin", "missing.py"], "missing.py"),
+    (["-p", "fcfs+full", "--set", "nonsense"], "--set 'nonsense' should read key=value"),
+    (["-p", "fcfs+full", "--set", "trace.rte=3"], "unknown key trace.rte; did you mean rate?"),
+    (["-p", "fcfs+full", "--config", "missing.toml"], "missing.toml: there is no such file"),
+    (["-p", "fcfs+full", "--config", "broken.toml"], "broken.toml is not valid TOML"),
+    (["-p", "fcfs+full", "--config", "unknown.toml"], "unknown.toml: unknown key seds; did you mean seeds?"),
+    (["-p", "fcfs+full", "--out", "used"], "--out used exists and is not empty"),
+    (["-p", "fcfs+full", "--out", "broken.toml"], "--out broken.toml is a file"),
+    (["-p", "fcfs+full", "--sede", "1"], "No such option: --sede"),
+    (["-p", "fcfs+full", "extra"], "extra"),
+]
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    (tmp_path / "broken.toml").write_text("[trace\n")
+    (tmp_path / "unknown.toml").write_text("seds = 3\n")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "mine").touch()
+    return tmp_path
+
+
+def assert_refused(done: Any, reason: str, folder: Path, before: set[Path]) -> None:
+    assert done.code == 2
+    assert done.err.startswith("prefillsim: ")
+    assert done.err.count("\n") == 1
+    assert reason in done.err
+    assert set(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("arguments", "reason"), BAD_INPUT)
+def test_bad_input_is_one_sentence_and_leaves_nothing_behind(
+    cli: Cli, inputs: Path, arguments: list[str], reason: str
+) -> None:
+    before = set(inputs.rglob("*"))
+    done = cli("compare", *GOOD, *arguments)
+    assert_refused(done, reason, inputs, before)
+    assert done.out == ""
+    again = cli("compare", *GOOD, *arguments, "--json")
+    assert_refused(again, reason, inputs, before)
+    assert again.json == {"error": again.err.removeprefix("prefillsim: ").rstrip("\n")}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "empty"),
+        (AZURE, "no requests"),
+        ("a,b\n1,2\n", "columns"),
+        (AZURE + "2023-11-16 18:15:46.0000000,0,5\n", "bad.csv, line 2, column ContextTokens"),
+        (AZURE + "2023-11-16 18:15:46.0000000,5,NaN\n", "bad.csv, line 2, column GeneratedTokens"),
+        (AZURE + "yesterday,5,5\n", "bad.csv, line 2, column TIMESTAMP"),
+        ('{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1]}\n{"timest', "line 2"),
+        ("\x00\x01\x02\x03", "bad.csv"),
+    ],
+)
+@pytest.mark.parametrize("command", ["compare", "simulate"])
+def test_a_bad_trace_is_one_sentence_with_file_line_and_column(
+    cli: Cli, tmp_path: Path, command: str, content: str, reason: str
+) -> None:
+    (tmp_path / "bad.csv").write_text(content)
+    before = set(tmp_path.rglob("*"))
+    done = cli(command, "--trace", "bad.csv", "-p", "fcfs+full")
+    assert_refused(done, reason, tmp_path, before)
+    assert "bad.csv" in done.err
+
+
+@pytest.mark.parametrize("command", ["compare", "simulate"])
+def test_a_missing_trace_or_none_is_refused(cli: Cli, tmp_path: Path, command: str) -> None:
+    assert_refused(
+        cli(command, "--trace", "no.csv", "-p", "fcfs+full"), "no.csv: there is no such file", tmp_path, set()
+    )
+    assert_refused(cli(command, "-p", "fcfs+full"), "no trace: give one of --workload NAME and", tmp_path, set())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["compar"], "Did you mean 'compare'?"),
+        (["--verbose"], "No such option: --verbose"),
+        (["sweep"], "Missing argument 'FILE.toml'"),
+        (["sweep", "missing.toml"], "missing.toml: there is no such file"),
+        (["sweep", "unknown.toml"], "unknown.toml: unknown key seds"),
+        (["sweep", "unknown.toml", "--jobs", "0"], "Invalid value for '--jobs'"),
+        (["simulate", *GOOD[:4], "-p", "fcfs+full", "-p", "sloweave"], "give one, with -p"),
+        (
+            ["simulate", *GOOD[:4], "-p", "fcfs+full", "--out", "used"],
+            "--out used exists and is not empty; give another",
+        ),
+        (["simulate", *GOOD[:4], "-p", "fcfs+full", "--resume"], "No such option: --resume"),
+        (["policies", "show", "fcsf"], "did you mean fcfs?"),
+        (["policies", "check", "sloweav"], "did you mean sloweave?"),
+        (["policies", "check", "missing.py"], "missing.py"),
+        (["trace", "info", "missing.csv"], "missing.csv"),
+        (["trace", "info", "--workload", "chta"], "did you mean chat?"),
+        (["trace", "generate", "--workload", "chat", "--out", "unknown.toml"], "unknown.toml exists; give a new file"),
+        (["trace", "generate", "--workload", "chat", "--out", "x.xyz"], "x.xyz"),
+        (["trace", "generate", "--workload", "chat", "--out", "no/x.parquet"], "no is not a folder"),
+        (["trace", "generate", "--workload", "chat", "--limit", "0", "--out", "x.parquet"], "--limit is 0"),
+        (["trace", "convert", "missing.csv", "x.parquet"], "missing.csv"),
+        (["trace", "lint", "--format", "azur", "unknown.toml"], "did you mean azure?"),
+    ],
+)
+def test_other_commands_refuse_in_one_sentence_too(cli: Cli, inputs: Path, arguments: list[str], reason: str) -> None:
+    assert_refused(cli(*arguments), reason, inputs, set(inputs.rglob("*")))
+
+
+def test_a_full_disk_is_one_sentence_that_says_what_is_kept(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sim import store
+
+    real = store.atomic_write
+
+    def fills_up(path: Path, content: Any) -> None:
+        if "cells" in path.parts and len(list(tmp_path.glob("out/cells/[!.]*"))) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, content)
+
+    monkeypatch.setattr(store, "atomic_write", fills_up)
+    command = ["compare", *GOOD, "--seeds", "5", "-p", "fcfs+full", "--out", "out"]
+    done = cli(*command)
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert done.err.startswith("prefillsim: no space left on device while writing results; 2 of 5 runs are finished")
+    assert "prefillsim compare" in done.err
+    assert done.err.rstrip().endswith("--out out --resume")
+    assert len(list(tmp_path.glob("out/cells/*"))) == 2
+
+
+def test_a_full_disk_leaves_no_folder_of_a_single_run(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("sim.store.atomic_write", full)
+    done = cli("simulate", *GOOD[:4], "-p", "fcfs+full", "--out", "out")
+    assert done.code == 2
+    assert "no space left on device while writing" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_has_its_tables_summary_and_provenance(cli: Cli, tmp_path: Path) -> None:
+    command = ["simulate", *GOOD[:4], "-p", "sloweave", "--slo", "tpot_p99:25", "--seed", "3", "--out", "run"]
+    document = cli(*command, "--batches", "--json").json
+    assert document["files"] == ["batches.parquet", "requests.parquet", "run.json", "steps.parquet", "summary.json"]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == document["summary"]
+    assert document["summary"]["finished"] == 20
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert info["seed"] == 3
+    assert info["policy"] == "sloweave"
+    assert {"git", "packages", "python", "resolved", "trace_hash", "cost_model_hash", "wall_s"} <= info.keys()
+    shown = cli(*command[:-1], "again")
+    assert "goodput" in shown.out
+    assert shown.out.rstrip().endswith("results: again")
+
+
+def test_a_sweep_can_be_listed_without_running_it(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(
+        'policies = ["prefillonly"]\nseeds = 2\n[trace]\nworkload = "chat"\nlimit = 9\n[sweep]\nlam = [0, 5]\n'
+    )
+    document = cli("sweep", "grid.toml", "--dry-run", "--json").json
+    assert document["name"] == "grid"
+    assert document["cells"] == [f"prefillonly on chat, seed {s}, lam={lam}" for lam in (0, 5) for s in (0, 1)]
+    assert {path.name for path in tmp_path.iterdir()} == {"grid.toml"}
+    done = cli("sweep", "grid.toml", "--seeds", "1", "--set", "keep=summary", "--json").json
+    assert [(p["lam"], len(p["goodput"]["per_seed"])) for p in done["points"]] == [(0, 1), (5, 1)]
+    shown = cli("sweep", "grid.toml", "--out", "again")
+    assert "4 runs, 0 of them from before" in shown.out
+
+
+def test_version_and_help(cli: Cli) -> None:
+    from importlib.metadata import version
+
+    assert cli("--version").out == f"prefillsim {version('prefillsim')}\n"
+    for command in (["--help"], ["compare", "--help"], ["trace", "--help"], ["policies", "check", "--help"]):
+        done = cli(*command)
+        assert done.code == 0
+        assert "Usage: prefillsim" in done.out
+    assert "--rate-scale" in cli("compare", "--help").out
+
+
+def test_help_starts_without_the_heavy_libraries() -> None:
+    code = (
+        "import sys; from experiments.cli import main\n"
+        "try: main(['--help'])\n"
+        "finally: print(sorted({'numpy', 'pandas', 'scipy', 'matplotlib', 'pyarrow', 'simpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    command = f"{sys.executable} -m experiments.cli policies list --json | head -c 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout == "{"
+    assert done.stderr == ""
+
+
+def test_a_narrow_encoding_is_no_error(cli: Cli) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.cli", "policies", "show", "sloweave"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "deadline-fill" in done.stdout
+
+
+def test_an_error_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any, **options: Any) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr("experiments.axes.plan", broken)
+    with pytest.raises(KeyError, match="ours"):
+        main(["compare", *GOOD, "-p", "fcfs+full"])

@@ -1,0 +1,90 @@
+"""``prefillsim trace``: what is made, described, checked and converted is what the traces package says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from traces.describe import describe
+from traces.io import read_trace
+from traces.synthetic import WORKLOADS, generate
+
+Cli = Callable[..., Any]
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_generated_file_is_the_workload(cli: Cli, tmp_path: Path, workload: str) -> None:
+    done = cli(
+        "trace",
+        "generate",
+        "--workload",
+        workload,
+        "--requests",
+        "30",
+        "--seed",
+        "4",
+        "--rate",
+        "7",
+        "--out",
+        "t.parquet",
+    )
+    assert done.code == 0
+    expected = generate(workload, 4, 30, 7.0)
+    assert read_trace(tmp_path / "t.parquet").digest() == expected.digest()
+    assert done.out == "30 requests: t.parquet\n"
+
+
+def test_a_workload_and_its_file_are_described_alike(cli: Cli) -> None:
+    options = ["--workload", "mixed", "--limit", "200", "--seed", "2"]
+    direct = cli("trace", "info", *options, "--json").json
+    written = cli("trace", "generate", *options, "--out", "t.parquet", "--json").json
+    assert written["hash"] == generate("mixed", 2, 200).digest()
+    from_file = cli("trace", "info", "t.parquet", "--json").json
+    assert direct == json.loads(json.dumps(describe(generate("mixed", 2, 200))))
+    assert {**from_file, "name": direct["name"]} == direct
+    shown = cli("trace", "info", "t.parquet").out
+    assert "prompt_tokens p99" in shown
+    assert "200" in shown
+
+
+def test_converting_keeps_lengths_and_applies_the_options(cli: Cli, tmp_path: Path) -> None:
+    rows = [f"2023-11-16 18:15:{i:02d}.5000000,{100 + i},{5 + i}\n" for i in range(6)]
+    (tmp_path / "azure.csv").write_text(AZURE + "".join(rows))
+    assert cli("trace", "convert", "azure.csv", "a.parquet", "--limit", "4", "--rate-scale", "2").code == 0
+    trace = read_trace(tmp_path / "a.parquet")
+    assert trace.prompt_tokens.tolist() == [100, 101, 102, 103]
+    assert trace.arrival_ns.tolist() == [0, 500_000_000, 1_000_000_000, 1_500_000_000]
+    assert cli("trace", "convert", "a.parquet", "b.jsonl", "--to-block-size", "16").code == 0
+    back = read_trace(tmp_path / "b.jsonl", block_size=16)
+    assert back.prompt_tokens.tolist() == trace.prompt_tokens.tolist()
+    assert back.output_tokens.tolist() == trace.output_tokens.tolist()
+    assert back.arrival_ns.tolist() == trace.arrival_ns.tolist()
+
+
+def test_lint_lists_every_problem_and_fails_on_errors(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text(AZURE + "2023-11-16 18:15:46.5,0,5\n2023-11-16 18:15:47.5,7,abc\n")
+    document = cli("trace", "lint", "bad.csv", "--json")
+    assert document.code == 1
+    assert document.json["ok"] is False
+    assert document.json["rows"] == 2
+    assert [(p["line"], p["column"], p["severity"]) for p in document.json["problems"]] == [
+        (2, "ContextTokens", "error"),
+        (3, "GeneratedTokens", "error"),
+    ]
+    shown = cli("trace", "lint", "bad.csv")
+    assert shown.code == 1
+    assert "error: bad.csv, line 2, column ContextTokens" in shown.out
+    assert "error: bad.csv, line 3, column GeneratedTokens" in shown.out
+
+
+def test_lint_passes_a_good_file_with_its_warnings(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "unsorted.csv").write_text(AZURE + "2023-11-16 18:15:47.5,7,5\n2023-11-16 18:15:46.5,7,5\n")
+    done = cli("trace", "lint", "unsorted.csv")
+    assert done.code == 0
+    assert "warning: unsorted.csv, line 3" in done.out
+    assert "unsorted.csv: no errors, 2 rows, format azure" in done.out
+    assert "warning: unsorted.csv, line 3" in cli("trace", "info", "unsorted.csv").err
