@@ -136,7 +136,7 @@ def test_sharegpt_lengths_have_no_arrivals(data: Path) -> None:
     assert trace.prompt_tokens.tolist() == [74, 290]
     assert trace.output_tokens.tolist() == [918, 905]
     assert len(trace.warnings) == 1
-    assert "all requests arrive at time 0; give --rate" in trace.warnings[0]
+    assert "no arrival times; unless --rate is given, all requests arrive at time 0" in trace.warnings[0]
 
 
 def test_vidur_seconds_are_read_as_they_are_written(data: Path) -> None:

@@ -10,7 +10,9 @@ from traces.readers.table import Table
 
 def read(table: Table, block_size: int | None) -> Draft:
     """Read the lengths; everything arrives at time 0, with a warning."""
-    table.problems.warn(None, None, "the file has no arrival times, so all requests arrive at time 0; give --rate")
+    table.problems.warn(
+        None, None, "the file has no arrival times; unless --rate is given, all requests arrive at time 0"
+    )
     return Draft(
         np.zeros(len(table), dtype=np.int64), table.tokens("num_prefill_tokens"), table.tokens("num_decode_tokens")
     )
