@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,7 +21,6 @@ from hypothesis import given, settings
 
 import sim.provenance
 import sim.store
-from costmodels import LinearCost
 from policies import parse_policy
 from sim.engine import simulate
 from sim.metrics import summarise
@@ -379,6 +379,6 @@ def test_provenance_of_a_run() -> None:
     assert found["trace_hash"] == trace.digest()
     assert found["wall_s"] == 1.5
     assert found["packages"]["numpy"] == np.__version__
-    assert found["cost_model_hash"] == provenance(cost=LinearCost(**vars(COST)))["cost_model_hash"]
-    assert found["cost_model_hash"] != provenance(cost=LinearCost(step=6))["cost_model_hash"]
+    assert found["cost_model_hash"] == provenance(cost=replace(COST))["cost_model_hash"]
+    assert found["cost_model_hash"] != provenance(cost=replace(COST, step=6))["cost_model_hash"]
     assert json.loads(json.dumps(found)) == found
