@@ -24,12 +24,12 @@ from policies.views import BatchView, Candidate, LoadView, RequestView, StepReco
 from sim.kvcache import KVCache, NullCache
 from sim.objectives import Objectives
 from sim.records import (
+    CHUNK_COLUMNS,
     REDIRECTED,
     REJECTED,
     RunLog,
     RunTables,
     chunk_table,
-    pack_chunk,
     pack_step,
     request_table,
     step_table,
@@ -139,7 +139,8 @@ class Engine:
         prompts, outputs = self._prompts, self._outputs
         finishes, tallest, tightest = self._finishes, self._tallest, self._tightest
         first_token_in, finished_in = log.first_token, log.finished
-        steps, add_duration, chunks = log.steps, log.durations.append, log.chunks
+        steps, add_duration = log.steps, log.durations.append
+        chunk_step, chunk_request, chunk_tokens = (log.chunks[c].append for c in CHUNK_COLUMNS)
         push, pop = heapq.heappush, heapq.heappop
         new = tuple.__new__  # A view made without the detour through its class's own constructor.
         size = len(self.trace)
@@ -179,10 +180,11 @@ class Engine:
                     listed = tuple([new(Candidate, (v, computed[v[0]], remaining[v[0]])) for v in prefilling])
                 more = lookahead - started
                 if more > 0 and waiting and n + started < seats:
-                    for view in (peek_queue(now),) if more == 1 else queue.first(more, now):
-                        i = view[0]
-                        hit = cache.hit_tokens(i) if caching else 0
-                        listed += (new(Candidate, (view, hit, prompts[i] - hit)),)
+                    if more == 1 and not caching:
+                        view = peek_queue(now)
+                        listed += (new(Candidate, (view, 0, prompts[view[0]])),)
+                    else:
+                        listed += self._waiting_candidates(more, now)
                 height, deadline = 0, None
                 if n:
                     height = step - 1 - (tallest.value if tallest.until >= step else tallest.least(step))
@@ -221,7 +223,9 @@ class Engine:
                     remaining[i] = room - c
                     left -= c
                     n_prefill += 1
-                    chunks += pack_chunk(step, i, c)
+                    chunk_step(step)
+                    chunk_request(i)
+                    chunk_tokens(c)
                 if n_prefill:
                     taken = tokens - left
                 elif n and tokens >= 0:
@@ -285,6 +289,12 @@ class Engine:
         if now > env.now:
             yield env.timeout(now - env.now)
 
+    def _waiting_candidates(self, n: int, now: int) -> tuple[Candidate, ...]:
+        """Return the next ``n`` waiting requests as candidates, fewer where fewer wait."""
+        hit_of, prompts = self.cache.hit_tokens, self._prompts
+        waiting = [(view, hit_of(view.number)) for view in self.queue.first(n, now)]
+        return tuple([Candidate(view, hit, prompts[view.number] - hit) for view, hit in waiting])
+
     def _admits(self, view: RequestView, now: int, step: int, n: int, context: int) -> bool:
         """Return whether ``view`` is let in; record why where it is not."""
         admission, longest = self.policy.admission, self.limits.max_model_len
@@ -322,9 +332,9 @@ class Engine:
             ends = np.cumsum(run)
             taken = min(most, int(np.searchsorted(ends, until - now, side="left")) + 1)
             log.steps += pack_step(now, n, context, height, 0, 0, 0, waiting, 0, 0, taken)
-            log.durations.frombytes(run[:taken].tobytes())
+            log.durations += run[:taken].tolist()
             if predictor is not None:
-                log.predicted.frombytes(predictor.decode_run_ns(n, context, height, taken).tobytes())
+                log.predicted += predictor.decode_run_ns(n, context, height, taken).tolist()
             return int(ends[taken - 1]), taken
         step_ns, steps, add_duration = cost.step_ns, log.steps, log.durations.append
         clock, taken, duration = now, 0, first

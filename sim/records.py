@@ -6,7 +6,6 @@ the expanded form, with token times derived from step indices in whole-array ope
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
@@ -38,7 +37,8 @@ STEP_ROW = (
     "repeat",
 )
 pack_step = Struct(f"{len(STEP_ROW)}q").pack
-pack_chunk = Struct("3q").pack
+
+CHUNK_COLUMNS = ("step", "request", "tokens")
 
 
 @dataclass
@@ -47,22 +47,22 @@ class RunLog:
 
     n: int
     steps: bytearray = field(default_factory=bytearray)
-    durations: array[int] = field(default_factory=lambda: array("q"))
-    predicted: array[int] = field(default_factory=lambda: array("q"))
+    durations: list[int] = field(default_factory=list)
+    predicted: list[int] = field(default_factory=list)
     """Empty where the policy's cost model is the engine's: then prediction and duration are equal."""
-    chunks: bytearray = field(default_factory=bytearray)
-    """Packed triples (step, request, tokens) of prefill."""
+    chunks: dict[str, list[int]] = field(default_factory=lambda: {c: [] for c in CHUNK_COLUMNS})
+    """What was prefilled, in batch order; ``request`` is the index in the trace."""
     reasons: dict[int, str] = field(default_factory=dict)
-    outcome: array[int] = field(init=False)
-    first_token: array[int] = field(init=False)
-    finished: array[int] = field(init=False)
-    cached: array[int] = field(init=False)
+    outcome: list[int] = field(init=False)
+    first_token: list[int] = field(init=False)
+    finished: list[int] = field(init=False)
+    cached: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.outcome = array("q", [UNFINISHED]) * self.n
-        self.first_token = array("q", [NULL]) * self.n
-        self.finished = array("q", [NULL]) * self.n
-        self.cached = array("q", [0]) * self.n
+        self.outcome = [UNFINISHED] * self.n
+        self.first_token = [NULL] * self.n
+        self.finished = [NULL] * self.n
+        self.cached = [0] * self.n
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def step_table(log: RunLog, predicts: bool) -> Columns:
     raw = _rows(log.steps, len(STEP_ROW))
     packed = {name: raw[:, j] for j, name in enumerate(STEP_ROW)}
     repeat = packed.pop("repeat")
-    duration = np.frombuffer(log.durations, dtype=np.int64) if log.durations else np.empty(0, np.int64)
+    duration = _column(log.durations)
     if len(duration) == len(raw):
         columns: Columns = {name: np.ascontiguousarray(values) for name, values in packed.items()}
     else:
@@ -97,7 +97,7 @@ def step_table(log: RunLog, predicts: bool) -> Columns:
     if not predicts:
         columns["predicted_ns"] = np.full(len(duration), NULL, dtype=np.int64)
     elif log.predicted:
-        columns["predicted_ns"] = np.frombuffer(log.predicted, dtype=np.int64)
+        columns["predicted_ns"] = _column(log.predicted)
     else:
         columns["predicted_ns"] = duration
     return columns
@@ -112,11 +112,11 @@ def request_table(trace: Trace, log: RunLog, steps: Columns) -> Columns:
     visible = np.where(visible < len(ends), visible, NULL)
     first_ns = _at(ends, first)
     finished_ns = _at(ends, finished)
-    chunks = _rows(log.chunks, 3)
-    n_chunks = np.bincount(chunks[:, 1], minlength=len(trace))
+    chunks = chunk_table(log)
+    n_chunks = np.bincount(chunks["request"], minlength=len(trace))
     started = np.full(len(trace), NULL, dtype=np.int64)
-    started[chunks[::-1, 1]] = chunks[::-1, 0]  # of several assignments the last counts: the first chunk
-    aged = steps["exception"][chunks[:, 0]].astype(bool)
+    started[chunks["request"][::-1]] = chunks["step"][::-1]  # of several assignments the last counts: the first chunk
+    aged = steps["exception"][chunks["step"]].astype(bool)
     ttft = np.where(first >= 0, first_ns - arrival, NULL)
     last = np.where(finished >= 0, finished, np.where(first >= 0, len(ends) - 1, NULL))
     gaps = token_gaps(ends, first, last)
@@ -134,7 +134,7 @@ def request_table(trace: Trace, log: RunLog, steps: Columns) -> Columns:
         "chunks": n_chunks,
         "preemptions": np.zeros(len(trace), dtype=np.int64),
         "outcome": np.where(finished >= 0, FINISHED, _column(log.outcome)),
-        "aged_chunks": np.bincount(chunks[aged, 1], minlength=len(trace)),
+        "aged_chunks": np.bincount(chunks["request"][aged], minlength=len(trace)),
         "slo_exceptions": np.where(first >= 0, overruns[last + 1] - overruns[first + 1], 0),
         "ttft_ns": ttft,
         **gaps,
@@ -150,16 +150,15 @@ def _own_objective(values: IntArray | None, n: int) -> IntArray:
 
 def chunk_table(log: RunLog) -> Columns:
     """Return the prefill chunks as columns."""
-    rows = _rows(log.chunks, 3)
-    return {"step": rows[:, 0], "request": rows[:, 1], "tokens": rows[:, 2]}
+    return {name: _column(values) for name, values in log.chunks.items()}
 
 
 def _rows(packed: bytearray, width: int) -> IntArray:
-    return np.frombuffer(packed, dtype=np.int64).reshape(-1, width) if packed else np.empty((0, width), np.int64)
+    return np.frombuffer(packed, dtype=np.int64).reshape(-1, width)
 
 
-def _column(values: array[int]) -> IntArray:
-    return np.frombuffer(values, dtype=np.int64) if values else np.empty(0, np.int64)
+def _column(values: list[int]) -> IntArray:
+    return np.array(values, dtype=np.int64)
 
 
 def _at(times: IntArray, index: IntArray) -> IntArray:

@@ -44,13 +44,15 @@ class DeadlineFill(Chunking):
             raise PolicyError("age and overrun go together: after a wait of age ms, a step may end overrun ms late")
         self._tpot_ns = None if self.tpot is None else ns_from_ms(self.tpot)
         self._tenant_margin_ns = _parse_tenant_margins(self.margins)
+        shared = None if self._tenant_margin_ns else self._left_ns(self._tpot_ns, None)
+        self._shared_ns = None if shared is None else max(shared, 1)
         self._age_ns = FOREVER_NS if self.age is None else ns_from_ms(self.age)
         self._overrun_ns = 0 if self.overrun is None else ns_from_ms(self.overrun)
 
     def reset(self, predictor: CostModel | None) -> None:
         if predictor is None:
             raise PolicyError("deadline-fill needs a cost model to predict steps with")
-        self._careful = with_margin(predictor, self.margin)
+        self._max_chunk = with_margin(predictor, self.margin).max_chunk
 
     def check_objectives(self, classes: Collection[ServiceClass], predictor: CostModel | None) -> None:
         if self.tpot is None and classes and all(c.slo_tpot_ns is None for c in classes):
@@ -77,6 +79,8 @@ class DeadlineFill(Chunking):
                 )
 
     def deadline_ns(self, request: RequestView) -> int | None:
+        if self._shared_ns is not None:
+            return self._shared_ns
         left = self._left_ns(request.slo_tpot_ns, request.tenant)
         # A margin as large as D leaves no time: every deadline has passed as soon as it is set.
         return left if left is None or left > 0 else 1
@@ -94,9 +98,9 @@ class DeadlineFill(Chunking):
         if deadline is None or not n:
             return Grant(limit)
         slack = deadline - now
-        tokens = self._careful.max_chunk(n, context_sum, context_max, context, limit, slack)
+        tokens = self._max_chunk(n, context_sum, context_max, context, limit, slack)
         if tokens < limit and self._age_ns < now - request.arrival_ns:
-            late = self._careful.max_chunk(n, context_sum, context_max, context, limit, slack + self._overrun_ns)
+            late = self._max_chunk(n, context_sum, context_max, context, limit, slack + self._overrun_ns)
             if late > tokens:
                 return Grant(late, exception=True)
         return Grant(tokens)

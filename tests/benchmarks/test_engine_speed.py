@@ -1,0 +1,140 @@
+"""The engine's speed against a bare SimPy loop, each ratio measured in one run; ``make bench`` prints them."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simpy
+
+from costmodels import load_cost_model
+from policies import Policy, parse_policy
+from sim.engine import Engine, simulate
+from sim.metrics import summarise
+from sim.objectives import Objectives
+from traces import Trace, arrivals
+from traces.io import read_trace
+from traces.synthetic import generate
+
+pytestmark = pytest.mark.benchmarks
+
+GOALS = Objectives.parse("ttft:1000,tpot_p99:25")
+PAPER = load_cost_model("sloweave-paper")
+ROOT = Path(__file__).resolve().parents[2]
+TRACES = Path(os.environ.get("PREFILLSIM_TRACES", ROOT.parent / "shared" / "traces"))
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def bare_timeouts(n: int) -> None:
+    """Run what the ratios are taken to: one SimPy process and ``n`` timeouts."""
+    env = simpy.Environment()
+
+    def process():
+        for _ in range(n):
+            yield env.timeout(1)
+
+    env.process(process())
+    env.run()
+
+
+def ratio_to_bare(run: Callable[[], object], steps: int, repeats: int) -> float:
+    """Return the steps per second of ``run`` over the timeouts per second of a bare loop, median of pairs."""
+    pairs = []
+    for _ in range(repeats):
+        bare = seconds(lambda: bare_timeouts(steps))
+        pairs.append(bare / seconds(run))
+    return statistics.median(pairs)
+
+
+def engine(trace: Trace, policy: Policy) -> Engine:
+    env = simpy.Environment()
+    made = Engine(env, trace, policy, PAPER, objectives=GOALS)
+    env.run()
+    return made
+
+
+def test_mixed_under_sloweave_with_all_records(capsys: pytest.CaptureFixture[str]) -> None:
+    """At least 15 % of the bare loop, through the policy objects, every step and chunk logged."""
+    trace, policy = generate("mixed", 0), parse_policy("sloweave")
+    steps = len(engine(trace, policy).tables().steps["start_ns"])
+    ratio = ratio_to_bare(lambda: engine(trace, policy), steps, 60)
+    with capsys.disabled():
+        print(f"\nmixed/sloweave, all records: {100 * ratio:.1f} % of a bare SimPy loop ({steps} steps)")
+    assert ratio >= 0.15
+
+
+def test_mixed_under_sloweave_with_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    """At least 10 % of the bare loop, tables and summary included."""
+    trace, policy = generate("mixed", 0), parse_policy("sloweave")
+
+    def run() -> object:
+        tables = simulate(trace, policy, PAPER, objectives=GOALS)
+        return summarise(tables.requests, tables.steps, GOALS)
+
+    steps = len(engine(trace, policy).tables().steps["start_ns"])
+    ratio = ratio_to_bare(run, steps, 60)
+    with capsys.disabled():
+        print(f"\nmixed/sloweave, every metric: {100 * ratio:.1f} % of a bare SimPy loop ({steps} steps)")
+    assert ratio >= 0.10
+
+
+@pytest.mark.parametrize("name", ["sloweave", "vllm-default"])
+def test_a_decode_heavy_trace(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Faster than the bare loop: stretches of decodes are advanced in one go."""
+    n = 1000
+    trace = Trace(arrivals.poisson(n, 5.0, np.random.default_rng(0)), np.full(n, 256), np.full(n, 500))
+    policy = parse_policy(name)
+    steps = len(simulate(trace, policy, PAPER, objectives=GOALS).steps["start_ns"])
+    ratio = ratio_to_bare(lambda: simulate(trace, policy, PAPER, objectives=GOALS), steps, 5)
+    with capsys.disabled():
+        print(f"\ndecode-heavy/{name}: {100 * ratio:.0f} % of a bare SimPy loop ({steps} steps)")
+    assert ratio > 1
+
+
+@pytest.mark.real
+def test_ten_thousand_azure_conversations(capsys: pytest.CaptureFixture[str]) -> None:
+    """Less time than 2.5 million bare timeouts, with a token budget of 512."""
+    path = TRACES / "AzureLLMInferenceTrace_conv.csv"
+    if not path.is_file():
+        pytest.skip(f"{path.name} is in neither $PREFILLSIM_TRACES nor ../shared/traces")
+    trace = read_trace(path).limit(10_000)
+    cost = load_cost_model(str(Path(__file__).parent / "azure-a100.json"))
+    policy = parse_policy("sarathi:budget=512")
+    timeouts = 200_000
+    pairs = [
+        seconds(lambda: simulate(trace, policy, cost)) / seconds(lambda: bare_timeouts(timeouts)) for _ in range(3)
+    ]
+    millions = statistics.median(pairs) * timeouts / 1e6
+    with capsys.disabled():
+        print(f"\nazure conversation, 10,000 requests: the time of {millions:.2f} million bare timeouts")
+    assert millions < 2.5
+
+
+def test_a_million_chat_requests_fit_in_4_gb(capsys: pytest.CaptureFixture[str]) -> None:
+    """Peak memory of a process that simulates one million requests, tables and summary included."""
+    code = (
+        "import resource\n"
+        "from costmodels import load_cost_model\nfrom policies import parse_policy\nfrom sim.engine import simulate\n"
+        "from sim.metrics import summarise\nfrom sim.objectives import Objectives\n"
+        "from traces.synthetic import generate\n"
+        "goals = Objectives.parse('ttft:1000,tpot_p99:25')\n"
+        "trace = generate('chat', 0, 1_000_000)\n"
+        "t = simulate(trace, parse_policy('sloweave'), load_cost_model('sloweave-paper'), objectives=goals)\n"
+        "assert summarise(t.requests, t.steps, goals)['finished'] == 1_000_000\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    gigabytes = int(done.stdout) * 1024 / 1e9
+    with capsys.disabled():
+        print(f"\na million chat requests: {gigabytes:.2f} GB at most")
+    assert gigabytes < 4
