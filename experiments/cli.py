@@ -55,8 +55,8 @@ def _root(
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit status.
 
-    0: done. 1: done, but a run failed or a check found errors. 2: the user's input cannot be used, in one sentence.
-    130: interrupted.
+    0: done. 1: a run failed, or a check found errors. 2: the input cannot be used, or the output cannot be written, in
+    one sentence. 130: interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as e:
-        sentence = _sentence(e)
+        error, sentence = e, _sentence(e)
         if sentence is None:
             raise
         if not sentence:
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
         from experiments.output import emit
 
         emit({"error": sentence})
-    return 130 if sentence.startswith("interrupted") else 2
+    return int(getattr(error, "status", 2))
 
 
 def _sentence(error: Exception) -> str | None:
@@ -94,15 +94,17 @@ def _sentence(error: Exception) -> str | None:
         if error.errno in FULL:
             return f"no space left on device while writing{where or ' results'}{notes}"
         return f"{error.strerror or error}{':' if where else ''}{where}{notes}"
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}"
     from costmodels.base import CostModelError
     from experiments.config import ConfigError
-    from experiments.sweep import Interrupted
+    from experiments.sweep import Stopped
     from policies.base import PolicyError
     from sim.objectives import ObjectiveError
     from sim.store import StoreError
     from traces.schema import TraceError
 
-    known = (ConfigError, TraceError, PolicyError, CostModelError, ObjectiveError, StoreError, Interrupted)
+    known = (ConfigError, TraceError, PolicyError, CostModelError, ObjectiveError, StoreError, Stopped)
     return f"{error}{notes}" if isinstance(error, known) else None
 
 

@@ -19,12 +19,15 @@ class ConfigError(ValueError):
     """A configuration that cannot be used; the message names where it came from and what would be right."""
 
 
+MOST_SEEDS = 100_000
+
+
 def _seeds(value: Any) -> Any:
     if isinstance(value, bool):
         return value
     if isinstance(value, int):
-        if value < 1:
-            raise ValueError("the number of seeds should be at least 1")
+        if not 1 <= value <= MOST_SEEDS:
+            raise ValueError(f"the number of seeds should be at least 1 and at most {MOST_SEEDS}")
         return list(range(value))
     if isinstance(value, list | tuple) and len(set(map(repr, value))) != len(value):
         raise ValueError("a seed is listed twice")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.compare import Comparison, Estimate, objective_ms
-from experiments.output import number
+from experiments.output import number, wrapped
 from experiments.plotting import BLUE, GREEN, RED, SKY, WIDE, new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ LOG_SPREAD = 30
 
 LABEL_SHARE = 0.45
 """Room for the numbers, as a share of the longest bar."""
-
-LABEL_WIDTH = 24
-"""Longer policies are written on one line per part."""
 
 ROW_INCHES = 0.36
 
@@ -80,7 +77,7 @@ def draw(comparison: Comparison, figure: Figure) -> None:
         if bound is not None:
             axis.axvline(bound, color=RED, linestyle="--", linewidth=1.2)
             axis.set_title(f"objective {bound:g} ms", color=RED, fontsize=8)
-    axes[0].set_yticks(range(len(labels)), [_wrapped(label) for label in labels])
+    axes[0].set_yticks(range(len(labels)), [wrapped(label) for label in labels])
     axes[0].invert_yaxis()
     n = len(comparison.seeds)
     what = f"mean and 95 % interval of {n} seeds" if n > 1 else "one run"
@@ -121,7 +118,3 @@ def _bars(axis: Axes, metric: str, estimates: list[Estimate], bound: float | Non
         )
     if not logarithmic:
         axis.set_xlim(0, (1 + LABEL_SHARE) * top or 1)
-
-
-def _wrapped(label: str) -> str:
-    return label if len(label) <= LABEL_WIDTH else label.replace("+", "+\n")

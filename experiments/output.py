@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,6 +13,9 @@ SHOWN_FAILURES = 20
 
 PLAIN_WIDTH = 160
 """Columns of tables where the output is no terminal."""
+
+NAME_WIDTH = 28
+"""Names up to this long are not wrapped, whatever else must be."""
 
 
 def emit(document: Any) -> None:
@@ -48,19 +52,35 @@ def fail_with(failures: Sequence[str], runs: int) -> None:
     raise typer.Exit(1)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
-    """Print a table on stdout, the first ``left`` columns flush left; colours and borders as the terminal has them."""
+def width() -> int:
+    """Return how many columns a table may have."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_WIDTH
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+    """Print a table on stdout as wide as the terminal allows, the first ``left`` columns flush left."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
-    drawn = Table(header_style="bold")
+    drawn = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for i, column in enumerate(columns):
-        drawn.add_column(Text(column), justify="left" if i < left else "right", overflow="fold")
+        longest = max((len(line) for row in rows for line in row[i].split("\n")), default=0)
+        drawn.add_column(
+            Text(column),
+            justify="left" if i < left else "right",
+            overflow="fold",
+            min_width=min(longest, NAME_WIDTH) if i == 0 else None,
+        )
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
-    console.print(drawn)
+    Console(width=width(), highlight=False).print(drawn)
+
+
+def wrapped(policy: str) -> str:
+    """Return a policy with a line per part where it is too long for one."""
+    return policy if len(policy) <= NAME_WIDTH else policy.replace("+", "+\n")
 
 
 def number(value: float | None) -> str:

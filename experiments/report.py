@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.compare import METRICS, Comparison, Estimate
-from experiments.output import number, say, table
+from experiments.output import number, say, table, width, wrapped
 from experiments.sweep import SweepResult
 from experiments.tables import Rows, summary_rows
 
@@ -17,13 +17,16 @@ DEFINITIONS = (
 )
 
 COLUMNS = {
-    "goodput": "goodput (req/s)",
-    "throughput": "throughput (req/s)",
-    "slo_attainment": "SLO (%)",
-    "ttft_p99_ms": "P99 TTFT (ms)",
-    "tpot_p99_ms": "P99 TPOT (ms)",
-    "ttft_mean_ms": "mean TTFT (ms)",
+    "goodput": "goodput\nreq/s",
+    "slo_attainment": "SLO\n%",
+    "ttft_p99_ms": "P99 TTFT\nms",
+    "tpot_p99_ms": "P99 TPOT\nms",
+    "ttft_mean_ms": "mean TTFT\nms",
+    "throughput": "throughput\nreq/s",
 }
+
+WIDE = 100
+"""Narrower terminals are not shown the last two columns."""
 
 SHOWN_ROWS = 40
 """Rows of a sweep that are printed; the tables have all."""
@@ -31,16 +34,21 @@ SHOWN_ROWS = 40
 
 def show_comparison(comparison: Comparison) -> None:
     """Print means ± half-widths, what holds, the definitions and the ranking."""
+    metrics = _metrics()
     rows = [
-        [label, *(_with_interval(metric, estimates[metric]) for metric in METRICS)]
+        [wrapped(label), *(_with_interval(metric, estimates[metric]) for metric in metrics)]
         for label, estimates in comparison.policies.items()
     ]
     n = len(comparison.seeds)
     say(f"{comparison.trace}, {_count(n, 'seed')}, {objectives_line(comparison.objectives)}")
-    table(["policy", *(COLUMNS[m] for m in METRICS)], rows)
+    table(["policy", *(COLUMNS[m] for m in metrics)], rows)
     say(
         *([f"±: half-width of the 95 % t-interval over {n} seeds."] if n > 1 else []), DEFINITIONS, _ranking(comparison)
     )
+
+
+def _metrics() -> list[str]:
+    return list(COLUMNS)[: None if width() >= WIDE else -2]
 
 
 def objectives_line(objectives: str) -> str:
@@ -66,7 +74,7 @@ def _with_interval(metric: str, estimate: Estimate) -> str:
         return number(None)
     half = estimate.half_width
     mean = number(scale * estimate.mean)
-    return mean if half is None else f"{mean} ± {number(scale * half)}"
+    return mean if half is None else f"{mean} ±{number(scale * half)}"
 
 
 def _count(n: int, what: str) -> str:
@@ -102,15 +110,15 @@ def aggregated(sweep: SweepResult) -> Rows:
 def show_sweep(sweep: SweepResult) -> None:
     """Print means ± half-widths over seeds, one line per point and policy."""
     rows = aggregated(sweep)
-    names = [*sweep.experiment.axes, "policy"]
+    names, metrics = ["policy", *sweep.experiment.axes], _metrics()
     lines = [
         [
-            *("" if row[name] is None else str(row[name]) for name in names),
-            *(_with_interval(metric, Estimate(**row[metric])) for metric in METRICS),
+            *("" if row[name] is None else wrapped(str(row[name])) for name in names),
+            *(_with_interval(metric, Estimate(**row[metric])) for metric in metrics),
         ]
         for row in rows[:SHOWN_ROWS]
     ]
-    table([*names, *(COLUMNS[m] for m in METRICS)], lines, left=len(names))
+    table([*names, *(COLUMNS[m] for m in metrics)], lines, left=len(names))
     if len(rows) > SHOWN_ROWS:
         say(f"... and {len(rows) - SHOWN_ROWS} more in {sweep.out / 'summary.csv'}")
     say(DEFINITIONS)

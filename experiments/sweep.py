@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +32,17 @@ TASKS_PER_JOB = 4
 """So many tasks per process keep all of them busy to the end."""
 
 
-class Interrupted(Exception):
-    """The user has stopped a sweep; the message says how to go on."""
+class Stopped(Exception):
+    """A sweep has ended early; the message says what is kept and how to go on."""
+
+    status = 1
+    """Exit status of the command."""
+
+
+class Interrupted(Stopped):
+    """The user has stopped it."""
+
+    status = 130
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,7 @@ def run_sweep(
     Raises:
         ConfigError: if the folder exists and ``resume`` is false, or it holds something else.
         Interrupted: on Ctrl-C.
+        Stopped: if a process was killed.
         OSError: if results cannot be written.
     """
     stem = f"{experiment.config.name}-{hash_of([c.key for c in experiment.cells])[:8]}"
@@ -99,16 +110,21 @@ def run_sweep(
 
 @contextmanager
 def keep_finished(folder: Path, runs: int) -> Iterator[None]:
-    """Say, on Ctrl-C or when nothing more can be written, what is finished and how to go on.
+    """Say, where a sweep ends early, what is finished and how to go on.
 
     Raises:
         Interrupted: on Ctrl-C.
+        Stopped: if a process was killed.
         OSError: the one that was raised, with a note.
     """
     try:
         yield
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted: {_kept(folder, runs)}") from None
+    except BrokenExecutor:
+        raise Stopped(
+            f"a process was killed, perhaps for want of memory (fewer --jobs need less): {_kept(folder, runs)}"
+        ) from None
     except OSError as e:
         e.add_note(_kept(folder, runs))
         raise

@@ -134,7 +134,7 @@ def collect(
     Raises:
         ConfigError: if the file cannot be read, or a text is no ``key=value``.
     """
-    from experiments.config import Draft
+    from experiments.config import MOST_SEEDS, Draft
 
     draft = Draft()
     draft.put("name", name, "default")
@@ -142,7 +142,7 @@ def collect(
         draft.put_file(config)
     for parameter, value in options.items():
         draft.put_option(*KEYS[parameter], value)
-    if seed is not None and (seeds is None or seeds > 0):
+    if seed is not None and (seeds is None or 0 < seeds <= MOST_SEEDS):
         draft.put_option("--seed", "seeds", list(range(seed, seed + (seeds or 1))))
     else:
         draft.put_option("--seeds", "seeds", seeds)

@@ -36,7 +36,7 @@ def refusal(error: type[Exception], values: dict[str, Any] | None = None, **axes
 distinct_rates = st.lists(st.integers(1, 200), min_size=1, max_size=3, unique=True)
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(
     rate=distinct_rates,
     seqs=st.lists(st.integers(1, 64), min_size=1, max_size=3, unique=True),

@@ -123,7 +123,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(json_values)
 def test_any_value_has_one_strict_json_text(value: Any) -> None:
     def forbid(constant: str) -> None:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.cells import canonical
@@ -33,21 +33,25 @@ def toml(value: object) -> str:
     return json.dumps(value)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.integers(min_value=1, max_value=2**40))
 def test_set_reads_integers(n: int) -> None:
     assert draft(f"trace.limit={toml(n)}").finish().trace.limit == n
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.floats(min_value=1e-9, max_value=1e9))
 def test_set_reads_floats_exactly(x: float) -> None:
     assert draft(f"trace.rate={toml(x)}").finish().trace.rate == x
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size=1), min_size=1))
 def test_set_reads_lists_of_strings(texts: list[str]) -> None:
     assert draft(f"policies={toml(texts)}").finish().policies == tuple(texts)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.text(st.characters(categories=["L"], codec="ascii"), min_size=1))
 def test_set_takes_bare_strings(word: str) -> None:
     if word in ("inf", "nan", "true", "false"):
@@ -57,6 +61,7 @@ def test_set_takes_bare_strings(word: str) -> None:
     assert config.policies == (word,)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.text())
 def test_arbitrary_set_texts_raise_nothing_but_a_configuration_error(text: str) -> None:
     with contextlib.suppress(ConfigError):
@@ -98,6 +103,7 @@ def test_an_unknown_key_names_the_nearest(text: str, key: str, nearest: str) -> 
         ("trace=3", "table"),
         ("seeds=0", "at least 1"),
         ("seeds=-2", "at least 1"),
+        ("seeds=1000000000000", "at most"),
         ("seeds=[]", "at least one value"),
         ("seeds=[1,1]", "twice"),
         ("seeds=[1,-1]", "greater than or equal to 0"),
