@@ -108,7 +108,8 @@ def _chunks(model: CostModel) -> str | None:
             return model.step_ns(n, total, longest, int(c > 0), c, c * context + c * (c + 1) // 2)
 
         exact = takes(int(rng.integers(1, limit + 1)))
-        for budget in (exact, exact - 1, exact + 1, int(rng.integers(1, 2 * exact)), 0, -1, takes(limit), MOST_NS):
+        any_time = int(rng.integers(1, 2 * exact))
+        for budget in (exact, exact - 1, exact + 1, takes(limit), takes(limit + 1), any_time, 0, -1, MOST_NS):
             c: Any = model.max_chunk(n, total, longest, context, limit, budget)
             asked = f"max_chunk({n}, {total}, {longest}, {context}, {limit}, {budget}) is {c!r}"
             if type(c) is not int or not 0 <= c <= limit:

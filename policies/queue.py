@@ -136,7 +136,6 @@ class PolicyQueue:
         elif self._heap and self._heap[0] is entry:
             heapq.heappop(self._heap)
         else:
-            # Not by equality: a stale entry may equal the one that replaced it.
             self._run = deque(e for e in self._run if e is not entry)
             self._heap = [e for e in self._heap if e is not entry]
             heapq.heapify(self._heap)

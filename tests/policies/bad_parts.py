@@ -9,6 +9,7 @@ import datetime
 import random
 import time
 from collections.abc import Callable, Sequence
+from datetime import date
 from functools import partial
 from random import randint
 from time import monotonic_ns, perf_counter
@@ -102,6 +103,48 @@ class ClockAtReset(Ordering):
 
     def key(self, request: RequestView) -> int:
         return self._begin + request.prompt_tokens
+
+
+@register
+class ClockByNameAtReset(Ordering):
+    """Reads the clock once a run, by a name of its own and too coarsely to show."""
+
+    name = "clock-by-name-at-reset"
+    says = "its answers depend on the clock"
+
+    def reset(self, predictor: CostModel | None) -> None:
+        self._begin = monotonic_ns() // 10**15
+
+    def key(self, request: RequestView) -> int:
+        return self._begin + request.prompt_tokens
+
+
+@register
+class DateAtReset(Ordering):
+    """Has a different order every day."""
+
+    name = "date-at-reset"
+    says = "its answers depend on the clock"
+
+    def reset(self, predictor: CostModel | None) -> None:
+        self._today = date.today().toordinal()
+
+    def key(self, request: RequestView) -> int:
+        return request.prompt_tokens * self._today % 1009
+
+
+@register
+class LocalTimeAtReset(Ordering):
+    """Has a different order every year."""
+
+    name = "local-time-at-reset"
+    says = "its answers depend on the clock"
+
+    def reset(self, predictor: CostModel | None) -> None:
+        self._year = time.localtime().tm_year
+
+    def key(self, request: RequestView) -> int:
+        return request.prompt_tokens * self._year % 1009
 
 
 @register

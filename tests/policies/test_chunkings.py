@@ -108,6 +108,17 @@ def test_an_exception_overruns_by_a_bounded_time(n: int, slack: int, overrun: in
         assert grant == plain
 
 
+@pytest.mark.parametrize(("waited", "late"), [(19 * MS, 0), (20 * MS, 0), (20 * MS + 1, 100)])
+def test_an_exception_is_exact_in_wait_and_time(waited: int, late: int) -> None:
+    """The step of 100 tokens ends exactly as late as it may; a nanosecond less and it is one of 99."""
+    made = chunking("deadline-fill:age=20,overrun=3")
+    ends = PAPER.step_ns(4, 400, 100, 1, 100, 5050)
+    grant = made.grant(batch(4, ends - 3 * MS, waited=waited, now=10**12))
+    assert grant == (Grant(100, exception=True) if late else Grant(0))
+    grant = made.grant(batch(4, ends - 3 * MS - 1, waited=waited, now=10**12))
+    assert grant == (Grant(99, exception=True) if late else Grant(0))
+
+
 def classes(*d_and_tenant: tuple[float | None, str | None]) -> list[ServiceClass]:
     return [ServiceClass(None, None if d is None else round(d * MS), tenant) for d, tenant in d_and_tenant]
 

@@ -166,8 +166,13 @@ def test_updates_without_end_leave_a_small_queue() -> None:
     requests = [RequestView(i, i, 1000) for i in range(10)]
     for request in requests:
         queue.add(request)
+    latest = {}
     for turn in range(5000):
-        queue.update(requests[turn % 10]._replace(cached_tokens=turn % 999))
+        view = requests[turn % 10]._replace(cached_tokens=turn * 7919 % 999)
+        latest[view.number] = view
+        queue.update(view)
+        if len(latest) == 10:
+            assert queue.peek(0) is min(latest.values(), key=SrjfCalibrated().key)
     assert len(queue) == 10
     assert len(queue._run) + len(queue._heap) < 200
 
