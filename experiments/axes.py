@@ -63,13 +63,12 @@ def plan(draft: Draft) -> Experiment:
             raise ConfigError(f"{origins[axis]}: none of the policies has a parameter {_parameter(axis)}")
     cells: dict[tuple[Any, ...], Cell] = {}
     notes: dict[str, None] = {}
-    settings: dict[tuple[Any, ...], Setting] = {}
+    settings: dict[str, Setting] = {}
     for values in itertools.product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
-        outer = tuple((a, v) for a, v in point.items() if a not in swept)
-        if outer not in settings:
-            settings[outer] = _setting(draft, dict(outer), origins, plugins)
-        setting = settings[outer]
+        outer = {a: v for a, v in point.items() if a not in swept}
+        setting = settings.get(repr(outer)) or _setting(draft, outer, origins, plugins)
+        settings[repr(outer)] = setting
         if not setting.source.seeded and len(config.seeds) > 1:
             notes[_one_seed(setting)] = None
         for policy in policies:

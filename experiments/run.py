@@ -6,7 +6,8 @@ import dataclasses
 import json
 import time
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,28 @@ def prepare(cell: Cell) -> tuple[Trace, Policy]:
     trace = cell.source.load(cell.seed)
     if cell.source.digest(cell.seed)[0] != cell.digest:
         raise TraceError(f"trace {cell.source.label} changed during the run; start again")
-    policy = cell.policy.build()
-    check(policy, service_classes(trace, cell.objectives), cell)
+    with plugin_errors(cell):
+        policy = cell.policy.build()
+        check(policy, service_classes(trace, cell.objectives), cell)
     return trace, policy
+
+
+@contextmanager
+def plugin_errors(cell: Cell) -> Iterator[None]:
+    """Turn errors in the code of the cell's plug-ins into a user's errors.
+
+    Raises:
+        PolicyError: naming file and line.
+    """
+    try:
+        yield
+    except USER_ERRORS:
+        raise
+    except Exception as e:
+        file, line = place_of(e)
+        if any(Path(plugin.path).resolve() == Path(file) for plugin in cell.plugins):
+            raise PolicyError(f"policy {cell.label} failed in {file}, line {line}: {type(e).__name__}: {e}") from e
+        raise
 
 
 def check(policy: Policy, classes: Collection[ServiceClass], cell: Cell) -> None:
@@ -113,17 +133,10 @@ def simulate_cell(cell: Cell) -> tuple[Trace, RunTables, CellResult]:
         TraceError, PolicyError, CostModelError: if it cannot run.
     """
     trace, policy = prepare(cell)
-    try:
+    with plugin_errors(cell):
         tables = simulate(
             trace, policy, cell.cost, predictor=cell.predictor, objectives=cell.objectives, limits=cell.limits
         )
-    except USER_ERRORS:
-        raise
-    except Exception as e:
-        file, line = place_of(e)
-        if any(Path(plugin.path).resolve() == Path(file) for plugin in cell.plugins):
-            raise PolicyError(f"policy {cell.label} failed in {file}, line {line}: {type(e).__name__}: {e}") from e
-        raise
     summary = summarise(tables.requests, tables.steps, cell.objectives)
     drift = warmup_warning(tables.requests)
     return trace, tables, CellResult(cell.key, summary, () if drift is None else (drift,))

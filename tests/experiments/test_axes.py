@@ -105,6 +105,7 @@ def test_the_workload_axis_takes_the_place_of_the_workload() -> None:
         ({"rate": [5, 5]}, "sweep.rate lists 5 twice"),
         ({"rate": [0]}, "sweep.rate is 0, but it should be greater than 0"),
         ({"rate": ["fast"]}, "sweep.rate is 'fast', but it should be a valid number"),
+        ({"rate": [[1]]}, "sweep.rate is [1], but it should be a valid number"),
         ({"tpot": [0]}, "sweep.tpot lists 0"),
         ({"tpot": ["low"]}, "sweep.tpot lists 'low'"),
         ({"lam": [1]}, "sweep.lam: none of the policies has a parameter lam"),

@@ -156,6 +156,19 @@ def test_other_commands_refuse_in_one_sentence_too(cli: Cli, inputs: Path, argum
     assert_refused(cli(*arguments), reason, inputs, set(inputs.rglob("*")))
 
 
+@pytest.mark.parametrize("method", ["reset(self, predictor)", "grant(self, batch)", "deadline_ns(self, request)"])
+def test_an_error_in_a_plugin_is_one_sentence_with_file_and_line(cli: Cli, tmp_path: Path, method: str) -> None:
+    name = f"cli-{method.partition('(')[0]}"
+    (tmp_path / "mine.py").write_text(
+        "from policies import Chunking, register\n\n@register\nclass Mine(Chunking):\n    'Fails.'\n"
+        f"    name = '{name}'\n\n    def grant(self, batch):\n        return (10, 1, None, False)\n\n"
+        f"    def {method}:\n        raise KeyError('mine')\n"
+    )
+    command = [*GOOD[:4], "--plugin", "mine.py", "-p", f"fcfs+{name}", "--out", "out"]
+    before = set(tmp_path.rglob("*"))
+    assert_refused(cli("simulate", *command), "mine.py, line 12: KeyError: 'mine'", tmp_path, before)
+
+
 def test_a_full_disk_is_one_sentence_that_says_what_is_kept(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
