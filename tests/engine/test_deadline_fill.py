@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from costmodels import CostModel
+from costmodels import CostModel, LinearCost
 from policies import BatchView, Candidate, Grant, RequestView, parse_policy
+from sim.engine import FAR
 from tests.engine import strategies
 from tests.engine.compare import assert_same_run
 from tests.engine.costs import PAPER, GrowingCost
@@ -152,13 +153,16 @@ def test_the_largest_batch_whose_decodes_fit(tpot_ms: int, most: int) -> None:
     assert Batch(most + 1, 0, 0, 0, 100).grant("sloweave", PAPER, tpot_ms * 1_000_000).tokens == 0
 
 
-def allowed_gaps(run: Run, tpot: int | None) -> np.ndarray:
-    """Return each request's D: the policy's own, else the request's, else none."""
-    none = np.iinfo(np.int64).max
+def allowed_gaps(trace: Trace, tpot: int | None, margins: dict[str, int]) -> np.ndarray:
+    """Return each request's D, the policy's own, else the request's, else none, less its tenant's margin."""
     if tpot is not None:
-        return np.full(len(run.trace), tpot)
-    own = run.trace.slo_tpot_ns
-    return np.full(len(run.trace), none) if own is None else np.where(own == NONE, none, own)
+        allowed = np.full(len(trace), tpot)
+    elif trace.slo_tpot_ns is not None:
+        allowed = np.where(trace.slo_tpot_ns == NONE, FAR, trace.slo_tpot_ns)
+    else:
+        allowed = np.full(len(trace), FAR)
+    tenants = [None] * len(trace) if trace.tenant is None else trace.tenant.tolist()
+    return np.maximum(allowed - np.array([margins.get(t, 0) for t in tenants]), 1)
 
 
 @settings(quietly, max_examples=150)
@@ -167,23 +171,38 @@ def allowed_gaps(run: Run, tpot: int | None) -> np.ndarray:
     strategies.costs,
     st.sampled_from([None, 40, 90, 150, 250]),
     st.sampled_from(["fcfs", "srjf-static", "test-hrrn"]),
+    st.sampled_from([{}, {}, {"interactive": 30}, {"interactive": 9, "batch": 2}]),
 )
 def test_exact_predictions_violate_no_deadline_that_decoding_alone_meets(
-    trace: Trace, cost: CostModel, tpot: int | None, ordering: str
+    trace: Trace, cost: CostModel, tpot: int | None, ordering: str, margins: dict[str, int]
 ) -> None:
     """A step longer than the D of anyone who decodes in it prefills nothing; so no prefill is to blame for any gap."""
-    run = Run(trace, f"{ordering}+deadline-fill" + (f":tpot={ms(tpot)}" if tpot else ""), cost)
-    tables = run.simulate()
-    allowed = allowed_gaps(run, tpot)
+    own = [f"tpot={ms(tpot)}"] if tpot else []
+    own += ["margins=" + "|".join(f"{t}:{ms(v)}" for t, v in margins.items())] if margins else []
+    tables = Run(trace, f"{ordering}+deadline-fill:{','.join(own)}", cost).simulate()
+    allowed = allowed_gaps(trace, tpot, margins)
     first, finished = tables.requests["first_token_ns"], tables.requests["finished_ns"]
     for start, duration, prefill in zip(
         *(tables.steps[c].tolist() for c in ("start_ns", "duration_ns", "prefill_tokens")), strict=True
     ):
-        tightest = allowed[(first <= start) & (finished > start)].min(initial=np.iinfo(np.int64).max)
+        tightest = allowed[(first <= start) & (finished > start)].min(initial=FAR)
         assert duration <= tightest or not prefill
     decodes = (tables.steps[c].tolist() for c in ("n_decode", "decode_context", "decode_context_max"))
     if all(not n or cost.step_ns(n, c, m, 0, 0, 0) <= allowed.min() for n, c, m in zip(*decodes, strict=True)):
         assert (tables.requests["itl_max_ns"] <= allowed).all()
+
+
+def test_a_tenant_s_margin_comes_off_its_own_deadline() -> None:
+    """A margin of 2 ms shortens the chunks beside its own tenant's decodes, and beside nobody else's."""
+    trace = Trace(
+        *(np.array(c) for c in ([0, 1_000_000], [10, 4000], [50, 1])), tenant=np.array(["interactive", "batch"], object)
+    )
+    cost = LinearCost(step=1_000_000, decode=0, per_decode=0, prefill=0, per_token=5000)
+    granted = {
+        margins: int(Run(trace, f"sloweave:tpot=10{margins}", cost).simulate().steps["prefill_tokens"][1])
+        for margins in ("", ",margins=interactive:2", ",margins=batch:2")
+    }
+    assert granted == {"": 1800, ",margins=interactive:2": 1400, ",margins=batch:2": 1800}
 
 
 @quietly
