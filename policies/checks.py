@@ -78,7 +78,10 @@ def _part_problems(given: Part | type[Part], model: CostModel) -> list[str]:
         problems.append(f"cannot be made of its own parameters: {_line(e)}")
     else:
         problems += _round_trip_problems(made)
-        problems = problems or _behaviour_problems(lambda: part(**params), model)
+        try:
+            problems = problems or _behaviour_problems(lambda: part(**params), model)
+        except Exception as e:
+            problems.append(f"the checks stopped: {_line(e)}")
     return [f"{title}: {p}" for p in problems]
 
 

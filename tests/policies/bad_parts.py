@@ -816,3 +816,14 @@ class OnlyWholeQueues(Ordering):
         if now_ns < 10**9 and len(waiting) == 2:
             raise RuntimeError("two is a crowd")
         return waiting[0]
+
+
+@register
+class HalfCached(Ordering):
+    """Breaks on a cache state that no sample has, until the checks make one."""
+
+    name = "half-cached"
+    says = "the checks stopped: ZeroDivisionError"
+
+    def key(self, request: RequestView) -> int:
+        return request.prompt_tokens // (request.cached_tokens - 50_000)
