@@ -39,39 +39,40 @@ class Certificate:
         return not self.problems
 
 
-def certify(target: str, predictor: CostModel | None = None) -> list[Certificate]:
+def certify(target: str, predictor: CostModel | None = None, seed: int = 0) -> list[Certificate]:
     """Check a policy string, or every part that a Python file registers.
 
     Args:
         target: the policy string or the file.
         predictor: the cost model to believe and to charge; SLOWeave's by default.
+        seed: of the simulated requests.
 
     Raises:
         PolicyError: if the file cannot be loaded, or the string is no policy.
     """
     if target.endswith(".py") or Path(target).is_file():
-        return [_certify_part(part, predictor) for part in load_plugin(target)]
+        return [_certify_part(part, predictor, seed) for part in load_plugin(target)]
     policy = PolicySpec.parse(target).build()
-    problems = check_policy(policy, predictor=predictor) or simulation_problems(policy, predictor)
+    problems = check_policy(policy, predictor=predictor) or simulation_problems(policy, predictor, seed)
     return [Certificate(target, target, tuple(problems))]
 
 
-def _certify_part(part: type[Part], predictor: CostModel | None) -> Certificate:
+def _certify_part(part: type[Part], predictor: CostModel | None, seed: int) -> Certificate:
     subject, text = f"{part.kind} {part.name}", WHOLE[part.kind].format(part.name)
     problems = check_policy(part, predictor=predictor)
     if not problems:
         try:
-            problems = simulation_problems(PolicySpec.parse(text).build(), predictor)
+            problems = simulation_problems(PolicySpec.parse(text).build(), predictor, seed)
         except PolicyError as e:
             problems = [str(e)]
     return Certificate(subject, text, tuple(problems))
 
 
-def simulation_problems(policy: Policy, predictor: CostModel | None = None) -> list[str]:
+def simulation_problems(policy: Policy, predictor: CostModel | None = None, seed: int = 0) -> list[str]:
     """Run 200 requests of the mixed workload and say what goes wrong."""
     cost: Any = predictor or DEFAULT_PREDICTOR
     try:
-        tables = simulate(generate("mixed", 0, REQUESTS), policy, cost, objectives=Objectives.parse(OBJECTIVES))
+        tables = simulate(generate("mixed", seed, REQUESTS), policy, cost, objectives=Objectives.parse(OBJECTIVES))
     except PolicyError as e:
         return [f"a short simulation stopped: {e}"]
     except Exception as e:  # the policy's code may raise anything

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -23,6 +24,21 @@ def emit(document: Any) -> None:
     from experiments.cells import json_bytes
 
     sys.stdout.write(json_bytes(document).decode())
+
+
+def keep(out: Path | None, name: str, document: Any) -> None:
+    """Write a JSON document as ``out/NAME.json``, if there is an ``out``.
+
+    Raises:
+        ConfigError: if the folder exists and is not empty.
+    """
+    if out is None:
+        return
+    from experiments.cells import json_bytes
+    from experiments.folders import claim
+    from sim.store import atomic_write
+
+    claim(out, name, lambda folder: atomic_write(folder / f"{name}.json", json_bytes(document)), may_resume=False)
 
 
 def say(*lines: str) -> None:

@@ -24,6 +24,7 @@ def _group() -> None:
 
 def sloweave(
     seeds: o.Seeds = None,
+    seed: o.Seed = None,
     jobs: o.Jobs = None,
     out: o.Out = None,
     resume: o.Resume = False,
@@ -34,12 +35,13 @@ def sloweave(
     from experiments.config import ConfigError
     from experiments.sloweave.regenerate import SEEDS, regenerate
 
-    n = SEEDS if seeds is None else seeds
+    n = len(SEEDS) if seeds is None else seeds
     if n < 2:
         raise ConfigError(f"--seeds is {n}, but intervals need at least 2 seeds")
+    first = seed or 0
     folder = out or Path("runs/figures-sloweave")
     progress = not json and sys.stderr.isatty()
-    made = regenerate(folder, seeds=n, resume=resume, jobs=jobs, progress=progress)
+    made = regenerate(folder, seeds=range(first, first + n), resume=resume, jobs=jobs, progress=progress)
     agree = sum(row["verdict"] == "agrees" for row in made.reproduction)
     if json:
         document = {"out": str(folder), "seeds": n, "agree": agree, "numbers": made.reproduction}

@@ -17,6 +17,13 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Results folder; not an existing one.", rich_help_panel=OUTPUT),
 ]
+DocumentOut = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="A new folder for the JSON document.", rich_help_panel=OUTPUT),
+]
+NoSeed = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Nothing here is random; accepted as everywhere.", hidden=True)
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on in a folder that exists.", rich_help_panel=OUTPUT)]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="The seed, or the first.", rich_help_panel=RUN)]
 Seeds = Annotated[int | None, typer.Option("--seeds", metavar="N", help="Seeds 0 to N-1.", rich_help_panel=RUN)]

@@ -22,7 +22,7 @@ def add(app: typer.Typer) -> None:
     app.add_typer(group, name="policies")
 
 
-def list_(plugin: o.Plugins = None, json: o.Json = False) -> None:
+def list_(plugin: o.Plugins = None, seed: o.NoSeed = None, out: o.DocumentOut = None, json: o.Json = False) -> None:
     """List orderings, chunkings, admissions and aliases."""
     from experiments import output
     from experiments.catalogue import catalogue, signature
@@ -30,8 +30,10 @@ def list_(plugin: o.Plugins = None, json: o.Json = False) -> None:
 
     _load(plugin)
     rows = catalogue()
+    document = {"parts": rows, "aliases": ALIASES}
+    output.keep(out, "policies", document)
     if json:
-        output.emit({"parts": rows, "aliases": ALIASES})
+        output.emit(document)
         return
     columns = ["kind", "name and defaults", "what it does", "source"]
     output.table(columns, [[r["kind"], signature(r), r["summary"], r["source"]] for r in rows], left=4)
@@ -42,6 +44,8 @@ def list_(plugin: o.Plugins = None, json: o.Json = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A part, an alias or a whole policy.")],
     plugin: o.Plugins = None,
+    seed: o.NoSeed = None,
+    out: o.DocumentOut = None,
     json: o.Json = False,
 ) -> None:
     """Show the parameters and the source of a part, or of each part of a policy."""
@@ -49,8 +53,10 @@ def show(
 
     _load(plugin)
     policy, rows = _find(name)
+    document = {"name": name, "policy": policy, "parts": rows}
+    output.keep(out, "policy", document)
     if json:
-        output.emit({"name": name, "policy": policy, "parts": rows})
+        output.emit(document)
         return
     if policy is not None:
         output.say(f"{name} = {policy}")
@@ -69,6 +75,8 @@ def check(
     target: Annotated[str, typer.Argument(metavar="FILE.py|POLICY", help="A file of your own, or a policy.")],
     plugin: o.Plugins = None,
     cost_model: o.CostModel = None,
+    seed: o.Seed = None,
+    out: o.DocumentOut = None,
     json: o.Json = False,
 ) -> None:
     """Certify a policy: exit status 1 and what is wrong if it fails."""
@@ -77,11 +85,13 @@ def check(
     from experiments.certify import certify
 
     _load(plugin)
-    certificates = certify(target, None if cost_model is None else load_cost_model(cost_model))
+    certificates = certify(target, None if cost_model is None else load_cost_model(cost_model), seed or 0)
     ok = all(c.ok for c in certificates)
+    checked = [{"subject": c.subject, "policy": c.policy, "ok": c.ok, "problems": c.problems} for c in certificates]
+    document = {"target": target, "ok": ok, "checked": checked}
+    output.keep(out, "certificate", document)
     if json:
-        checked = [{"subject": c.subject, "policy": c.policy, "ok": c.ok, "problems": c.problems} for c in certificates]
-        output.emit({"target": target, "ok": ok, "checked": checked})
+        output.emit(document)
     else:
         for c in certificates:
             output.say(f"{c.subject}: " + ("passes" if c.ok else "fails"), *(f"  {p}" for p in c.problems[:SHOWN]))

@@ -14,12 +14,21 @@ if TYPE_CHECKING:
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A trace in any known format.")]
 OutFile = Annotated[
-    Path, typer.Option("--out", metavar="FILE", help="A new .parquet (lossless) or .jsonl (timed-trace) file.")
+    Path,
+    typer.Option(
+        "--out", metavar="FILE|DIR", help="A new .parquet (lossless) or .jsonl (timed-trace) file, or a folder for one."
+    ),
+]
+ConvertOut = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE|DIR", help="A new .parquet or .jsonl file, or a folder for one.")
 ]
 To = Annotated[str | None, typer.Option("--to", help="parquet or timed-trace; by default what the suffix says.")]
 ToBlock = Annotated[
     int | None, typer.Option("--to-block-size", metavar="N", help="Tokens per hash id of a written timed-trace.")
 ]
+
+
+SUFFIXES = {"parquet": ".parquet", "timed-trace": ".jsonl"}
 
 
 def add(app: typer.Typer) -> None:
@@ -57,6 +66,7 @@ def info(
     trace_format: o.Format = None,
     block_size: o.BlockSize = None,
     seed: o.Seed = 0,
+    out: o.DocumentOut = None,
     json: o.Json = False,
 ) -> None:
     """Describe a trace: rows, duration, rate, burstiness, lengths, ideal prefix hit rate."""
@@ -74,50 +84,63 @@ def info(
     from traces.describe import describe
 
     figures = describe(trace)
+    output.keep(out, "trace-info", figures)
     if json:
         output.emit(figures)
         return
     warnings = figures.pop("warnings")
-    rows = [[key, _shown(value)] for key, value in _flat(figures)]
+    rows = [[key, _shown(key, value)] for key, value in _flat(figures)]
     output.table(["figure", "value"], rows)
     output.warn(warnings)
 
 
-def lint(file: File, trace_format: o.Format = None, block_size: o.BlockSize = None, json: o.Json = False) -> None:
-    """Check a trace line by line; exit status 1 if it has errors."""
+def lint(
+    file: File,
+    trace_format: o.Format = None,
+    block_size: o.BlockSize = None,
+    seed: o.NoSeed = None,
+    out: o.DocumentOut = None,
+    json: o.Json = False,
+) -> None:
+    """Check a trace line by line; exit status 2 if it has errors, as wherever a bad file is given."""
     from experiments import output
     from traces.lint import lint_trace
 
     report = lint_trace(file, fmt=trace_format, block_size=block_size)
+    problems = [
+        {"line": p.line, "column": p.column, "severity": p.severity, "message": p.message} for p in report.problems
+    ]
+    document = {"file": str(file), "ok": report.ok, "format": report.format, "rows": report.rows, "problems": problems}
+    output.keep(out, "trace-lint", document)
     if json:
-        problems = [
-            {"line": p.line, "column": p.column, "severity": p.severity, "message": p.message} for p in report.problems
-        ]
-        output.emit(
-            {"file": str(file), "ok": report.ok, "format": report.format, "rows": report.rows, "problems": problems}
-        )
+        output.emit(document)
     else:
         output.say(*(f"{p.severity}: {p.sentence(str(file))}" for p in report.problems))
         verdict = "no errors" if report.ok else "not readable"
         output.say(f"{file}: {verdict}, {report.rows} rows, format {report.format or 'unknown'}")
     if not report.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(2)
 
 
 def convert(
     file: File,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new .parquet or .jsonl file.")],
+    target: Annotated[Path | None, typer.Argument(metavar="[OUT]", help="The same as --out.")] = None,
     limit: o.Limit = None,
     rate: o.Rate = None,
     rate_scale: o.RateScale = None,
     trace_format: o.Format = None,
     block_size: o.BlockSize = None,
     seed: o.Seed = 0,
+    out: ConvertOut = None,
     to: To = None,
     to_block_size: ToBlock = None,
     json: o.Json = False,
 ) -> None:
     """Convert a trace to our parquet or to vLLM's timed-trace."""
+    if (target is None) == (out is None):
+        from experiments.config import ConfigError
+
+        raise ConfigError("give the file to write once: as OUT or as --out")
     trace = _load(
         seed,
         trace=str(file),
@@ -127,7 +150,7 @@ def convert(
         trace_format=trace_format,
         block_size=block_size,
     )
-    _write(trace, out, to, to_block_size, json)
+    _write(trace, target or out or Path(), to, to_block_size, json)
 
 
 def _load(seed: int | None, **options: Any) -> Trace:
@@ -142,6 +165,9 @@ def _write(trace: Trace, out: Path, to: str | None, block_size: int | None, json
     from experiments.config import ConfigError
     from traces.io import write_trace
 
+    if out.is_dir() or not out.suffix:
+        out.mkdir(parents=True, exist_ok=True)
+        out /= Path(trace.name).stem + SUFFIXES.get(to or "", ".parquet")
     if out.exists():
         raise ConfigError(f"{out} exists; give a new file")
     if not out.parent.is_dir():
@@ -161,13 +187,11 @@ def _flat(figures: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return rows
 
 
-def _shown(value: Any) -> str:
+def _shown(key: str, value: Any) -> str:
     from experiments.output import number
 
-    return (
-        number(value)
-        if value is None or isinstance(value, float)
-        else f"{value:,}"
-        if isinstance(value, int)
-        else value
-    )
+    if key == "ideal_prefix_hit_rate" and value is not None:
+        return f"{100 * value:.1f} %"
+    if value is None or isinstance(value, float):
+        return number(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)

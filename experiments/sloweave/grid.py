@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -36,7 +36,7 @@ class Grid:
     """Per-seed metrics of every point of the sweep."""
 
     rows: Rows
-    seeds: int
+    seeds: Sequence[int]
 
     def per_seed(self, workload: str, tpot_ms: int, policy: str, metric: str) -> list[float]:
         """Return a metric's values in the order of the seeds; ``slo_percent`` is the attainment in per cent."""
@@ -55,15 +55,15 @@ class Grid:
         yield from ((w, t, p) for w in WORKLOADS for t in TARGETS_MS for p in NAMES)
 
 
-def run_grid(folder: Path, seeds: int, *, resume: bool, jobs: int | None, progress: bool) -> Grid:
-    """Run ``grid.toml`` on seeds 0 to ``seeds`` - 1 into ``folder``.
+def run_grid(folder: Path, seeds: Sequence[int], *, resume: bool, jobs: int | None, progress: bool) -> Grid:
+    """Run ``grid.toml`` on the given seeds into ``folder``.
 
     Raises:
         ConfigError: if the folder exists and ``resume`` is false, or a run has failed.
     """
     draft = Draft()
     draft.put_file(Path(str(resources.files("experiments.sloweave") / "grid.toml")))
-    draft.put_option("--seeds", "seeds", seeds)
+    draft.put_option("--seeds", "seeds", list(seeds))
     sweep = run_sweep(plan(draft), out=folder, resume=resume, jobs=jobs, progress=progress)
     if sweep.failures:
         cell, error = sweep.failures[0]

@@ -31,7 +31,7 @@ def draw_table3(grid: Grid, folder: Path) -> list[Path]:
         [row["workload"], row["policy"], *(_ours_and_paper(row, m, form) for m, (_, form) in metrics.items())]
         for row in rows
     ]
-    title = f"Table 3: {MAIN_TARGET_MS} ms TPOT objective, mean ± 95 % half-width of {grid.seeds} seeds"
+    title = f"Table 3: {MAIN_TARGET_MS} ms TPOT objective, mean ± 95 % half-width of {len(grid.seeds)} seeds"
     return _draw_table(header, cells, title, folder, "table3", rows)
 
 
@@ -41,7 +41,7 @@ def draw_table4(grid: Grid, folder: Path) -> list[Path]:
     header = ["workload", *(f"{t} ms\nours (95 %) [paper]" for t in TARGETS_MS)]
     by = {(r["workload"], r["tpot_objective_ms"]): r for r in rows}
     cells = [[w, *(_ratio(by[w, t]) for t in TARGETS_MS)] for w in WORKLOADS]
-    title = f"Table 4: SLOWeave's goodput over the strongest static policy's, {grid.seeds} seeds"
+    title = f"Table 4: SLOWeave's goodput over the strongest static policy's, {len(grid.seeds)} seeds"
     return _draw_table(header, cells, title, folder, "table4", rows)
 
 
@@ -65,7 +65,7 @@ def draw_figure4(grid: Grid, folder: Path) -> list[Path]:
         axis.grid(False, axis="x")
         axis.set_ylim(bottom=0)
         axis.set_ylabel("SLO attainment (%)")
-        axis.set_title(f"Figure 4: SLO attainment at {MAIN_TARGET_MS} ms TPOT, {grid.seeds} seeds, 95 % intervals")
+        axis.set_title(f"Figure 4: SLO attainment at {MAIN_TARGET_MS} ms TPOT, {len(grid.seeds)} seeds, 95 % intervals")
         figure.legend(loc="outside lower center", ncols=len(names) + 1)
         return save_figure(figure, folder, "figure4", rows)
 
@@ -108,7 +108,7 @@ def draw_figure5(grid: Grid, folder: Path) -> list[Path]:
             axis.set_title(workload)
         axes[0].set_ylabel("goodput (requests/s)")
         axes[0].plot([], [], "D", color="black", mfc="white", markersize=5, label="printed in the paper")
-        figure.suptitle(f"Figure 5: goodput over the TPOT objective, {grid.seeds} seeds")
+        figure.suptitle(f"Figure 5: goodput over the TPOT objective, {len(grid.seeds)} seeds")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4)
         return save_figure(figure, folder, "figure5", rows)

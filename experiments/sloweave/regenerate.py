@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from experiments.sloweave.timeline import draw_figure2
 from experiments.tables import Rows
 from sim.store import atomic_write
 
-SEEDS = 20
-"""Seeds 0 to 19, fixed beforehand."""
+SEEDS = range(20)
+"""Fixed beforehand."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Regenerated:
 
 
 def regenerate(
-    folder: Path, *, seeds: int = SEEDS, resume: bool = False, jobs: int | None = None, progress: bool = False
+    folder: Path, *, seeds: Sequence[int] = SEEDS, resume: bool = False, jobs: int | None = None, progress: bool = False
 ) -> Regenerated:
     """Run the grid into ``folder/grid`` and write Tables 3 and 4, Figures 2, 4 and 5 and the reproduction table.
 
@@ -48,14 +49,14 @@ def regenerate(
     return Regenerated([*files, verdicts], reproduction)
 
 
-def _markdown(reproduction: Rows, seeds: int) -> str:
+def _markdown(reproduction: Rows, seeds: Sequence[int]) -> str:
     """Return the reproduction table as text, what differs first."""
     different = [row for row in reproduction if row["verdict"] == "differs"]
     lines = [
         "# SLOWeave's numbers, the paper's and ours",
         "",
-        f"Seeds 0 to {seeds - 1}. The paper averages 5 seeds that it does not name: its number agrees where it lies "
-        "in the 95 % interval of a mean of 5 seeds that vary like ours, half a printed digit granted. "
+        f"Seeds {seeds[0]} to {seeds[-1]}. The paper averages 5 seeds that it does not name: its number agrees where "
+        "it lies in the 95 % interval of a mean of 5 seeds that vary like ours, half a printed digit granted. "
         f"{len(reproduction) - len(different)} of {len(reproduction)} numbers agree; by chance alone some "
         f"{0.05 * len(reproduction):.0f} would differ.",
         "",

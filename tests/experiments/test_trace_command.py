@@ -68,7 +68,7 @@ def test_converting_keeps_lengths_and_applies_the_options(cli: Cli, tmp_path: Pa
 def test_lint_lists_every_problem_and_fails_on_errors(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text(AZURE + "2023-11-16 18:15:46.5,0,5\n2023-11-16 18:15:47.5,7,abc\n")
     document = cli("trace", "lint", "bad.csv", "--json")
-    assert document.code == 1
+    assert document.code == 2
     assert document.json["ok"] is False
     assert document.json["rows"] == 2
     assert [(p["line"], p["column"], p["severity"]) for p in document.json["problems"]] == [
@@ -76,9 +76,29 @@ def test_lint_lists_every_problem_and_fails_on_errors(cli: Cli, tmp_path: Path) 
         (3, "GeneratedTokens", "error"),
     ]
     shown = cli("trace", "lint", "bad.csv")
-    assert shown.code == 1
+    assert shown.code == 2
     assert "error: bad.csv, line 2, column ContextTokens" in shown.out
     assert "error: bad.csv, line 3, column GeneratedTokens" in shown.out
+
+
+def test_a_report_is_kept_where_out_says_and_never_over_another(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "good.csv").write_text(AZURE + "2023-11-16 18:15:46.5,7,5\n")
+    for command, name in (("info", "trace-info"), ("lint", "trace-lint")):
+        done = cli("trace", command, "good.csv", "--out", command, "--json", "--seed", "1")
+        assert done.code == 0
+        assert json.loads((tmp_path / command / f"{name}.json").read_text()) == done.json
+        again = cli("trace", command, "good.csv", "--out", command)
+        assert again.code == 2
+        assert command in again.err
+
+
+def test_a_trace_goes_into_a_folder_or_a_file_but_into_one_of_them(cli: Cli, tmp_path: Path) -> None:
+    assert cli("trace", "generate", "--workload", "chat", "--requests", "3", "--out", "made").code == 0
+    assert cli("trace", "convert", "made/chat.parquet", "--out", "made", "--to", "timed-trace").code == 0
+    assert len(read_trace(tmp_path / "made" / "chat.jsonl")) == 3
+    assert cli("trace", "convert", "made/chat.parquet").code == 2
+    assert cli("trace", "convert", "made/chat.parquet", "a.parquet", "--out", "b.parquet").code == 2
+    assert not (tmp_path / "a.parquet").exists()
 
 
 def test_lint_passes_a_good_file_with_its_warnings(cli: Cli, tmp_path: Path) -> None:
