@@ -68,14 +68,16 @@ class DeadlineFill(Chunking):
             )
         if predictor is None:
             return
-        least = with_margin(predictor, self.margin).step_ns(1, 1, 1, 0, 0, 0)
+        careful = with_margin(predictor, self.margin)
+        least = careful.step_ns(1, 1, 1, 0, 0, 0)
         for c in classes:
             left = self._left_ns(c.slo_tpot_ns, c.tenant)
             if left is not None and left < least:
-                whose = f" for tenant {c.tenant}" if c.tenant is not None else ""
+                what = f"D less the margin of tenant {c.tenant}" if c.tenant in self._tenant_margin_ns else "D"
                 raise PolicyError(
-                    f"deadline-fill: D less its margin is {left / MS:g} ms{whose}, smaller than any step can be: "
-                    f"with one decode cost model {predictor.name} predicts {least / MS:g} ms, margin included"
+                    f"deadline-fill: {what} is {left / MS:g} ms, smaller than any step can be: with one decode cost "
+                    f"model {predictor.name} predicts {least / MS:g} ms"
+                    + ("" if careful is predictor else " with margin")
                 )
 
     def deadline_ns(self, request: RequestView) -> int | None:

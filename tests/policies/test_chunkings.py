@@ -135,18 +135,18 @@ def classes(*d_and_tenant: tuple[float | None, str | None]) -> list[ServiceClass
         (
             "tpot=1.3",
             classes((25, None)),
-            "deadline-fill: D less its margin is 1.3 ms, smaller than any step can be: with one decode cost model "
-            "linear predicts 1.305 ms, margin included",
+            "deadline-fill: D is 1.3 ms, smaller than any step can be: with one decode cost model linear predicts "
+            "1.305 ms",
         ),
-        ("", classes((25, "a"), (1, "b")), "deadline-fill: D less its margin is 1 ms for tenant b, smaller than any"),
+        ("", classes((25, "a"), (1, "b")), "deadline-fill: D is 1 ms, smaller than any step can be"),
+        ("tpot=2,margin=1", classes((25, None)), "one decode cost model linear predicts 2.305 ms with margin"),
+        ("tpot=1.4,margin=10%", classes((25, None)), "predicts 1.4355 ms with margin"),
         (
-            "tpot=2,margin=1",
-            classes((25, None)),
-            "with one decode cost model linear predicts 2.305 ms, margin included",
+            "margins=a:24",
+            classes((25, "a"), (25, "b")),
+            "deadline-fill: D less the margin of tenant a is 1 ms, smaller",
         ),
-        ("tpot=1.4,margin=10%", classes((25, None)), "predicts 1.4355 ms, margin included"),
-        ("margins=a:24", classes((25, "a"), (25, "b")), "deadline-fill: D less its margin is 1 ms for tenant a"),
-        ("margins=a:26", classes((25, "a")), "deadline-fill: D less its margin is -1 ms for tenant a"),
+        ("margins=a:26", classes((25, "a")), "deadline-fill: D less the margin of tenant a is -1 ms, smaller"),
         (
             "margins=c:1",
             classes((25, "b"), (25, "a")),
