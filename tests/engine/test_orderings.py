@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies import RequestView, parse_policy
-from sim.records import REJECTED
+from sim.engine import FAR
+from sim.records import NULL, REJECTED
 from tests.engine import strategies
 from tests.engine.compare import assert_same_run
 from tests.engine.strategies import Run
 from tests.engine.test_invariants import first_steps
-from traces import Trace
+from traces import NONE, Trace
 
 quietly = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 NS = 10**9
@@ -141,6 +142,22 @@ def test_overtaking_is_bounded(run: Run, lam: str, chunking: str) -> None:
         for j in place:
             if arrival[i] < arrival[j] and place[j] < place.get(i, len(run.trace)):
                 assert weight * (arrival[j] - arrival[i]) < (work[i] - work[j]) * NS
+
+
+@quietly
+@given(crowded, st.sampled_from(["full", "fixed:chunk=6", "token-budget:budget=24,seqs=4"]))
+def test_the_earliest_deadline_that_is_known_starts_first(run: Run, chunking: str) -> None:
+    """Among those that have arrived by then; requests without a TTFT objective go last."""
+    run = with_ordering(replace(seatless(run), objectives=None), "edf", chunking)
+    tables = run.simulate()
+    own = run.trace.slo_ttft_ns
+    arrival = run.trace.arrival_ns
+    deadline = np.where(own == NONE, FAR, arrival + own) if own is not None else np.full(len(arrival), FAR)
+    first = first_steps(tables)
+    here = tables.requests["outcome"] != REJECTED
+    for j in np.flatnonzero(tables.requests["first_scheduled_ns"] != NULL).tolist():
+        waiting = here & (arrival <= tables.requests["first_scheduled_ns"][j]) & (first > first[j])
+        assert (deadline[waiting] >= deadline[j]).all()
 
 
 def _start_order(requests: list[int]) -> list[int]:
