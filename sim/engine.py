@@ -8,10 +8,8 @@ steps in which nothing can be decided is advanced in one go, with exactly the re
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, count, repeat
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from policies.base import Policy, PolicyError
 from policies.queue import PolicyQueue
 from policies.views import BatchView, Candidate, LoadView, RequestView, StepRecord
 from sim.kvcache import KVCache, NullCache
+from sim.least import FAR, LeastActive
 from sim.objectives import Objectives
 from sim.records import (
     CHUNK_COLUMNS,
@@ -34,10 +33,8 @@ from sim.records import (
     request_table,
     step_table,
 )
-from traces.schema import NONE, IntArray, Trace
-
-FAR = 1 << 62
-"""Later than any time or step."""
+from sim.views import request_views
+from traces.schema import Trace
 
 STRETCH_MIN = 12
 """Shorter decode-only stretches are cheaper step by step than as arrays."""
@@ -53,34 +50,6 @@ class Limits:
     """Most tokens of one request, prompt and output; longer ones are rejected."""
     horizon_ns: int | None = None
     """No step starts at or after this time; what has not finished by then is unfinished."""
-
-
-class _LeastActive:
-    """The least value among requests that still decode; they leave by the step in which they finish."""
-
-    __slots__ = ("_heap", "until", "value")
-
-    def __init__(self) -> None:
-        self.value, self.until = FAR, -1
-        self._heap: list[tuple[int, int]] = []
-
-    def add(self, value: int, finish_step: int) -> None:
-        """Enter a value that counts up to and including ``finish_step``."""
-        if value <= self.value:
-            if finish_step < self.until:
-                heapq.heappush(self._heap, (self.value, self.until))
-            self.value, self.until = value, finish_step
-        elif finish_step > self.until:  # what is neither less nor lasts longer can never become the least
-            heapq.heappush(self._heap, (value, finish_step))
-
-    def least(self, step: int) -> int:
-        """Return the least value of those that finish at ``step`` or later, ``FAR`` where there is none."""
-        while self.until < step:
-            if not self._heap:
-                self.value, self.until = FAR, -1
-                return FAR
-            self.value, self.until = heapq.heappop(self._heap)
-        return self.value
 
 
 class Engine:
@@ -125,8 +94,8 @@ class Engine:
         self._finishes = [FAR * (len(trace) + 1)]
         # A decoding request's context is its prompt plus the steps since its first token, so "step of the first
         # token - prompt" orders contexts for as long as it decodes; likewise all wait since the same last token.
-        self._tallest = _LeastActive()
-        self._tightest = _LeastActive()
+        self._tallest = LeastActive()
+        self._tightest = LeastActive()
         self.process = env.process(self._run())
 
     def _run(self) -> Generator[simpy.Event, Any, None]:
@@ -150,7 +119,7 @@ class Engine:
         listed: tuple[Candidate, ...]
         horizon = FAR if limits.horizon_ns is None else limits.horizon_ns
         guarded = self.policy.admission is not None or limits.max_model_len is not None
-        views = _views(self.trace, self.objectives)
+        views = request_views(self.trace, self.objectives)
         coming = next(views)
         next_arrival = coming[1]
         step = n = context = 0
@@ -357,26 +326,6 @@ class Engine:
         """Return the expanded tables of a run that has ended."""
         steps = step_table(self.log, self.policy.needs_predictor)
         return RunTables(request_table(self.trace, self.log, steps), steps, chunk_table(self.log), self.log.reasons)
-
-
-def _views(trace: Trace, objectives: Objectives) -> Iterator[RequestView]:
-    """Yield the requests as policies see them at arrival, then one that never arrives.
-
-    The run's objectives stand in for missing ones.
-    """
-    ttft = _own_or_default(trace.slo_ttft_ns, objectives.ttft)
-    tpot = _own_or_default(trace.slo_tpot_ns, objectives.deadline_ns)
-    tenant = repeat(None) if trace.tenant is None else trace.tenant.tolist()
-    session = repeat(None) if trace.session is None else trace.session.tolist()
-    arrival, prompt = trace.arrival_ns.tolist(), trace.prompt_tokens.tolist()
-    columns = zip(count(), arrival, prompt, repeat(0), repeat(0), ttft, tpot, tenant, session, strict=False)
-    return chain(map(partial(tuple.__new__, RequestView), columns), [RequestView(len(trace), FAR, 1)])
-
-
-def _own_or_default(own: IntArray | None, default: int | None) -> Iterable[int | None]:
-    if own is None:
-        return repeat(default)
-    return [default if v == NONE else v for v in own.tolist()]
 
 
 def simulate(
