@@ -44,8 +44,6 @@ class DeadlineFill(Chunking):
             raise PolicyError("age and overrun go together: after a wait of age ms, a step may end overrun ms late")
         self._tpot_ns = None if self.tpot is None else ns_from_ms(self.tpot)
         self._tenant_margin_ns = _parse_tenant_margins(self.margins)
-        shared = None if self._tenant_margin_ns else self._left_ns(self._tpot_ns, None)
-        self._shared_ns = None if shared is None else max(shared, 1)
         self._age_ns = FOREVER_NS if self.age is None else ns_from_ms(self.age)
         self._overrun_ns = 0 if self.overrun is None else ns_from_ms(self.overrun)
 
@@ -81,11 +79,13 @@ class DeadlineFill(Chunking):
                 )
 
     def deadline_ns(self, request: RequestView) -> int | None:
-        if self._shared_ns is not None:
-            return self._shared_ns
-        left = self._left_ns(request.slo_tpot_ns, request.tenant)
+        left = request.slo_tpot_ns if self._tpot_ns is None else self._tpot_ns
+        if self._tenant_margin_ns:
+            left = self._left_ns(request.slo_tpot_ns, request.tenant)
+        if left is None or left >= FOREVER_NS:
+            return None
         # A margin as large as D leaves no time: every deadline has passed as soon as it is set.
-        return left if left is None or left > 0 else 1
+        return left if left > 0 else 1
 
     def _left_ns(self, slo_tpot_ns: int | None, tenant: str | None) -> int | None:
         d = slo_tpot_ns if self._tpot_ns is None else self._tpot_ns
