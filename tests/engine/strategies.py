@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from costmodels import CostModel, LinearCost, with_margin
-from policies import Policy, parse_policy
+from policies import ALIASES, Policy, parse_policy
 from sim.engine import Limits, simulate
 from sim.objectives import Objectives
 from sim.records import RunTables
@@ -116,12 +116,16 @@ def _part(name: str, params: st.SearchStrategy[dict[str, object]]) -> st.SearchS
 
 lams = st.sampled_from(["0", "1e6", "2.5e7", "1e8", "333333333.3", "1e9", "inf"])
 
-orderings = st.one_of(
-    st.sampled_from(["fcfs", "srjf-static", "edf", "test-hrrn", "test-longest-first"]),
-    lams.map(lambda lam: f"srjf-calibrated:lam={lam}"),
-    st.integers(1, 500).map(lambda ns: f"edf:ttft={ms(ns)}"),
-)
-"""Every ordering, the tests' own ones included."""
+ORDERINGS = {
+    "fcfs": st.just("fcfs"),
+    "srjf-static": st.just("srjf-static"),
+    "srjf-calibrated": lams.map(lambda lam: f"srjf-calibrated:lam={lam}"),
+    "edf": st.one_of(st.just("edf"), st.integers(1, 500).map(lambda ns: f"edf:ttft={ms(ns)}")),
+}
+"""Every built-in ordering by name."""
+
+orderings = st.one_of(*ORDERINGS.values(), st.sampled_from(["test-hrrn", "test-longest-first"]))
+"""Every built-in ordering, and two of the tests' own."""
 
 deadline_params = st.builds(
     lambda params, aging: params | aging,
@@ -145,21 +149,27 @@ budget_params = st.builds(
 )
 """A token budget, seats that it has room for, and a threshold."""
 
+CHUNKINGS = {
+    "full": st.just("full"),
+    "fixed": st.sampled_from(["fixed", "fixed:chunk=1", "fixed:chunk=7", "fixed:chunk=16"]),
+    "token-budget": _part("token-budget", budget_params),
+    "deadline-fill": _part("deadline-fill", deadline_params),
+}
+"""Every built-in chunking by name."""
+
 chunkings = st.one_of(
-    st.sampled_from(
-        ["full", "fixed:chunk=1", "fixed:chunk=7", "fixed:chunk=16", "test-learning:start=8", "test-pair", "fixed"]
-    ),
-    _part("token-budget", budget_params),
-    _part("deadline-fill", deadline_params),
+    *CHUNKINGS.values(),
+    # Twice as often, for they have the most to get wrong.
+    CHUNKINGS["token-budget"],
+    CHUNKINGS["deadline-fill"],
+    st.sampled_from(["test-learning:start=8", "test-pair"]),
 )
-"""Every chunking, the tests' own ones included."""
+"""Every built-in chunking, and two of the tests' own."""
 
 actions = st.sampled_from([None, "reject", "redirect"])
 
-admissions = st.one_of(
-    st.just(""),
-    st.just(""),
-    _part(
+ADMISSIONS = {
+    "decode-saturation": _part(
         "+decode-saturation",
         st.fixed_dictionaries(
             {
@@ -169,12 +179,15 @@ admissions = st.one_of(
             }
         ),
     ),
-    _part("+queue-limit", st.fixed_dictionaries({"limit": st.integers(1, 5), "action": actions})),
-)
-"""Every admission, and none."""
+    "queue-limit": _part("+queue-limit", st.fixed_dictionaries({"limit": st.integers(1, 5), "action": actions})),
+}
+"""Every built-in admission by name."""
+
+admissions = st.one_of(st.just(""), st.just(""), *ADMISSIONS.values())
+"""Every built-in admission, and none."""
 
 aliases = st.one_of(
-    st.sampled_from(["sloweave", "vllm-default", "sarathi", "prefillonly"]),
+    st.sampled_from(list(ALIASES)),
     _part("sloweave", deadline_params),
     _part("sarathi", budget_params),
     _part("vllm-default", budget_params),

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from costmodels import CostModel
+from policies.registry import KINDS, parts
 from sim.engine import Limits
 from sim.objectives import Objectives
 from sim.records import RunTables
@@ -26,6 +27,12 @@ def naive(run: Run) -> RunTables:
     return reference(
         run.trace, run.build(), run.cost, predictor=run.predictor, objectives=run.objectives, limits=run.limits
     )
+
+
+def test_every_built_in_part_is_drawn() -> None:
+    """Else the engine would never meet a new one here."""
+    for kind, drawn in zip(KINDS, (strategies.ORDERINGS, strategies.CHUNKINGS, strategies.ADMISSIONS), strict=True):
+        assert set(drawn) == {n for n, part in parts(kind).items() if part.__module__.startswith("policies.")}
 
 
 @settings(quietly, max_examples=300)
