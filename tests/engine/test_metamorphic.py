@@ -8,13 +8,12 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from costmodels import LinearCost
+from costmodels import CostModel, LinearCost
 from sim.engine import Limits, simulate
 from sim.objectives import Objectives
 from sim.records import NULL, Columns, RunTables
 from tests.engine import strategies
 from tests.engine.compare import assert_same_columns, assert_same_run
-from tests.engine.costs import GrowingCost
 from tests.engine.strategies import Run, ms
 from traces import Trace
 
@@ -198,8 +197,12 @@ def test_requests_after_the_end_change_nothing_before_it(run: Run, late: Trace, 
 
 
 @quietly
-@given(strategies.traces(max_size=8), strategies.policies, st.sampled_from([GrowingCost(), LinearCost(1, 2, 3, 4, 5)]))
-def test_a_policy_object_can_run_again(trace: Trace, policy: str, cost: GrowingCost | LinearCost) -> None:
+@given(
+    strategies.traces(max_size=8),
+    st.one_of(st.just("fcfs+test-learning:start=9"), strategies.policies),
+    st.one_of(strategies.linear_costs, strategies.growing_costs),
+)
+def test_a_policy_object_can_run_again(trace: Trace, policy: str, cost: CostModel) -> None:
     """``reset`` forgets what was learned."""
     run = Run(trace, policy, cost)
     reused = run.build()

@@ -14,6 +14,7 @@ from sim.engine import FAR
 from sim.records import NULL, REJECTED
 from tests.engine import strategies
 from tests.engine.compare import assert_same_run
+from tests.engine.costs import prefill_only
 from tests.engine.strategies import Run
 from tests.engine.test_invariants import first_steps
 from traces import NONE, Trace
@@ -168,5 +169,5 @@ def test_overtaking_happens_and_its_bound_is_tight() -> None:
     """The last request passes the one before while it saves more work than that one has aged, and no longer."""
     for gap, passes in ((9, True), (10, False)):
         trace = Trace(np.array([0, 1, 1 + gap]), np.array([1000, 30, 20]), np.ones(3, dtype=np.int64))
-        run = Run(trace, "srjf-calibrated:lam=1e9+full", strategies.LinearCost(1, 1, 0, 0, 1))
+        run = Run(trace, "srjf-calibrated:lam=1e9+full", prefill_only())
         assert first_steps(run.simulate()).tolist() == ([0, 2, 1] if passes else [0, 1, 2])
