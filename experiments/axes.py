@@ -13,7 +13,7 @@ from experiments.config import Config, ConfigError, Draft, dotted_keys, suggest
 from policies.base import PolicyError
 from policies.registry import KINDS
 from policies.spec import PolicySpec
-from sim.objectives import MS
+from policies.units import ns_from_ms
 
 SHORT = {"rate": "trace.rate", "rate_scale": "trace.rate_scale", "workload": "trace.workload"}
 """Axes that stand for a dotted key of the configuration."""
@@ -161,6 +161,8 @@ def _setting(draft: Draft, values: dict[str, Any], origins: dict[str, str], plug
     if "tpot" not in values:
         return setting
     tpot = values["tpot"]
-    if isinstance(tpot, bool) or not isinstance(tpot, int | float) or not 0 < tpot < float("inf"):
+    usable = isinstance(tpot, int | float) and not isinstance(tpot, bool) and 0 < tpot < float("inf")
+    tpot_ns = ns_from_ms(tpot) if usable else 0
+    if tpot_ns < 1:
         raise ConfigError(f"{origins['tpot']} lists {tpot!r}, which should be a positive number of ms")
-    return dataclasses.replace(setting, objectives=dataclasses.replace(setting.objectives, tpot_p99=round(tpot * MS)))
+    return dataclasses.replace(setting, objectives=dataclasses.replace(setting.objectives, tpot_p99=tpot_ns))

@@ -18,14 +18,13 @@ from experiments.config import Config, ConfigError, TraceConfig
 from policies.base import PolicyError
 from policies.registry import load_plugin
 from policies.spec import PolicySpec
+from policies.units import ns_from_ms, ns_from_s
 from sim.engine import Limits
-from sim.objectives import MS, Objectives
+from sim.objectives import Objectives
 from traces.schema import Trace, TraceError
 
 CELL_FORMAT = 1
 """Raised when equal keys would mean different results or another layout of the folder."""
-
-NS = 1_000_000_000
 
 
 @lru_cache(maxsize=1)
@@ -195,7 +194,7 @@ class Cell:
 
     def describe(self) -> str:
         """Return one line that tells this cell from its neighbours, for messages."""
-        at = ", ".join(f"{axis}={value}" for axis, value in self.point if axis not in ("policies", "seeds"))
+        at = ", ".join(f"{axis}={value}" for axis, value in self.point)
         return f"{self.label} on {self.source.label}, seed {self.seed}" + (f", {at}" if at else "")
 
 
@@ -268,13 +267,13 @@ def objectives_of(config: Config) -> Objectives:
     if config.slo is not None:
         return Objectives.parse(config.slo)
     workload = SLOWEAVE.get(config.trace.workload or "")
-    return Objectives() if workload is None else Objectives(ttft=round(workload.ttft_ms * MS))
+    return Objectives() if workload is None else Objectives(ttft=ns_from_ms(workload.ttft_ms))
 
 
 def limits_of(config: Config) -> Limits:
     """Return ``[engine]`` in the engine's units."""
     engine = config.engine
-    horizon = None if engine.horizon is None else round(engine.horizon * NS)
+    horizon = None if engine.horizon is None else ns_from_s(engine.horizon)
     return Limits(engine.max_num_seqs, engine.max_model_len, horizon)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -12,7 +12,8 @@ from experiments.cells import Cell
 from experiments.config import ConfigError
 from experiments.sweep import SweepResult
 from experiments.tables import Rows, summary_rows
-from sim.objectives import MS
+from policies.units import MS
+from sim.objectives import Objectives
 from sim.stats import paired, ranking, t_interval
 
 METRICS = ("goodput", "throughput", "slo_attainment", "ttft_p99_ms", "tpot_p99_ms", "ttft_mean_ms")
@@ -168,8 +169,4 @@ def _drifts(sweep: SweepResult) -> list[str]:
 
 def objective_ms(objectives: str) -> dict[str, float]:
     """Return objectives in ms by name, from the form of ``--slo``."""
-    from dataclasses import asdict
-
-    from sim.objectives import Objectives
-
     return {k: v / MS for k, v in asdict(Objectives.parse(objectives)).items() if v is not None}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.units import FOREVER_NS, MS, NS
 from sim.objectives import Objectives
 from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns
 from sim.stats import jain, percentiles, weighted_percentile
@@ -20,10 +21,7 @@ Summary = dict[str, float | int | None]
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
 
-MS = 1_000_000
-NS = 1_000_000_000
-
-FAR = 1 << 62
+FAR = FOREVER_NS
 """No objective: later than any time, and a difference from it still fits 64 bits."""
 
 

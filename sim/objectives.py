@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass, fields
 
-MS = 1_000_000
+from policies.registry import nearest
+from policies.units import MS, ns_from_ms
 
 
 class ObjectiveError(ValueError):
@@ -44,25 +44,34 @@ class Objectives:
         for entry in filter(None, (e.strip() for e in text.split(","))):
             key, colon, number = entry.partition(":")
             if key not in known:
-                near = difflib.get_close_matches(key, known, 1, 0.5)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise ObjectiveError(f"--slo {entry!r}: unknown objective {key}{hint} (objectives: {', '.join(known)})")
+                raise ObjectiveError(
+                    f"--slo {entry!r}: unknown objective {key}{nearest(key, known)} (objectives: {', '.join(known)})"
+                )
             try:
                 ms = float(number)
             except ValueError:
                 ms = math.nan
-            if not colon or not math.isfinite(ms) or ms <= 0:
-                raise ObjectiveError(f"--slo {entry!r} should read {key}:MILLISECONDS, a positive number")
+            ns = ns_from_ms(ms) if math.isfinite(ms) else 0
+            if not colon or ns < 1:
+                raise ObjectiveError(
+                    f"--slo {entry!r} should read {key}:MILLISECONDS, a positive number, at least {1 / MS:f}"
+                )
             if key in values:
                 raise ObjectiveError(f"--slo gives {key} twice")
-            values[key] = round(ms * MS)
+            values[key] = ns
         return cls(**values)
 
     def __str__(self) -> str:
         """Return the form that :meth:`parse` reads."""
-        return ",".join(f"{f.name}:{v / MS:g}" for f in fields(self) if (v := getattr(self, f.name)) is not None)
+        return ",".join(f"{f.name}:{_ms(v)}" for f in fields(self) if (v := getattr(self, f.name)) is not None)
 
     @property
     def deadline_ns(self) -> int | None:
         """D for policies that fill deadlines, where neither policy nor request has one."""
         return next((v for v in (self.tpot_p99, self.itl_max, self.tpot) if v is not None), None)
+
+
+def _ms(ns: int) -> str:
+    """Return nanoseconds as milliseconds, with as many digits as it takes to read them back; exact to 10**15 ns."""
+    short = f"{ns / MS:g}"
+    return short if ns_from_ms(float(short)) == ns else repr(ns / MS)

@@ -1,4 +1,4 @@
-"""Figure 2 of SLOWeave: the same half second under a static policy, full prefill and SLOWeave."""
+"""Figure 2 of SLOWeave: the same 400 ms under a static policy, full prefill and SLOWeave."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from experiments.plotting import BLUE, RED, WIDE, new_figure, save_figure
 from experiments.sloweave.grid import MAIN_TARGET_MS, NAMES, SLOWEAVE
 from experiments.tables import Rows
 from policies.spec import parse_policy
+from policies.units import MS
 from sim.engine import simulate
-from sim.objectives import MS, Objectives
+from sim.objectives import Objectives
 from traces.synthetic import SLOWEAVE as WORKLOADS
 from traces.synthetic import generate
 

@@ -10,9 +10,8 @@ from annotated_types import Ge
 
 from policies.base import Ordering
 from policies.registry import register
+from policies.units import NS
 from policies.views import RequestView
-
-NS = 1_000_000_000
 
 
 @register

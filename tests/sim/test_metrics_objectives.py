@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sim.metrics import met, summarise
-from sim.objectives import Objectives
+from sim.objectives import ObjectiveError, Objectives
 from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, token_gaps
 
 
@@ -108,6 +108,26 @@ def test_a_request_s_own_objectives_replace_the_run_s() -> None:
     assert met(requests, Objectives(ttft=1, tpot_p99=50)).tolist() == [False, True, False, False]
     # The mean gap is another objective, which requests have not of their own.
     assert met(requests, Objectives(tpot=49)).tolist() == [False] * 4
+
+
+objective_values = st.none() | st.integers(1, 10**7) | st.integers(1, 10**15)
+
+
+@given(st.builds(Objectives, objective_values, objective_values, objective_values, objective_values, objective_values))
+def test_objectives_as_text_are_read_back(goals: Objectives) -> None:
+    assert Objectives.parse(str(goals)) == goals
+
+
+@pytest.mark.parametrize("ms", ["0", "-1", "nan", "inf", "1e-7", "soon", ""])
+def test_an_objective_is_a_positive_number(ms: str) -> None:
+    with pytest.raises(ObjectiveError, match="should read ttft:MILLISECONDS, a positive number"):
+        Objectives.parse(f"ttft:{ms}")
+
+
+def test_an_objective_beyond_any_time_is_no_mistake() -> None:
+    goals = Objectives.parse("ttft:1e305")
+    assert Objectives.parse(str(goals)) == goals
+    assert met(requests_of([1]), goals).tolist() == [True]
 
 
 def test_what_did_not_finish_met_nothing() -> None:
