@@ -6,6 +6,8 @@ import dataclasses
 import hashlib
 import json
 import math
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
@@ -227,14 +229,15 @@ def hash_of(value: Any) -> str:
 
 
 def load_plugins(paths: tuple[Path, ...]) -> tuple[Plugin, ...]:
-    """Run the plug-in files, each once however often it is named.
+    """Run the plug-in files, each once however often it is named; what they print goes to stderr.
 
     Raises:
         PolicyError: if one cannot be read or run, or registers nothing.
     """
     plugins = []
     for path in dict.fromkeys(paths):
-        load_plugin(path)
+        with redirect_stdout(sys.stderr):
+            load_plugin(path)
         plugins.append(Plugin(str(path), hashlib.sha256(path.read_bytes()).hexdigest()))
     _loaded.update(plugins)
     return tuple(plugins)

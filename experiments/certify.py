@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,7 @@ class Certificate:
 
 
 def certify(target: str, predictor: CostModel | None = None, seed: int = 0) -> list[Certificate]:
-    """Check a policy string, or every part that a Python file registers.
+    """Check a policy string, or every part that a Python file registers; what those print goes to stderr.
 
     Args:
         target: the policy string or the file.
@@ -50,11 +52,12 @@ def certify(target: str, predictor: CostModel | None = None, seed: int = 0) -> l
     Raises:
         PolicyError: if the file cannot be loaded, or the string is no policy.
     """
-    if target.endswith(".py") or Path(target).is_file():
-        return [_certify_part(part, predictor, seed) for part in load_plugin(target)]
-    policy = PolicySpec.parse(target).build()
-    problems = check_policy(policy, predictor=predictor) or simulation_problems(policy, predictor, seed)
-    return [Certificate(target, target, tuple(problems))]
+    with redirect_stdout(sys.stderr):
+        if target.endswith(".py") or Path(target).is_file():
+            return [_certify_part(part, predictor, seed) for part in load_plugin(target)]
+        policy = PolicySpec.parse(target).build()
+        problems = check_policy(policy, predictor=predictor) or simulation_problems(policy, predictor, seed)
+        return [Certificate(target, target, tuple(problems))]
 
 
 def _certify_part(part: type[Part], predictor: CostModel | None, seed: int) -> Certificate:
@@ -75,7 +78,7 @@ def simulation_problems(policy: Policy, predictor: CostModel | None = None, seed
         tables = simulate(generate("mixed", seed, REQUESTS), policy, cost, objectives=Objectives.parse(OBJECTIVES))
     except PolicyError as e:
         return [f"a short simulation stopped: {e}"]
-    except Exception as e:  # the policy's code may raise anything
+    except (Exception, SystemExit) as e:  # the policy's code may raise anything
         file, line = place_of(e)
         return [f"a short simulation stopped: {type(e).__name__}: {e} ({file}, line {line})"]
     outcome = tables.requests["outcome"]

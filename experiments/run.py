@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
 import traceback
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from costmodels.base import CostModelError
 from experiments.cells import Cell, json_bytes, jsonable, require_plugins
 from experiments.folders import whole_folder
 from policies.base import Policy, PolicyError
+from policies.registry import KINDS, find
 from policies.views import ServiceClass
 from sim.engine import simulate
 from sim.metrics import Summary, summarise
@@ -80,20 +82,33 @@ def prepare(cell: Cell) -> tuple[Trace, Policy]:
 
 @contextmanager
 def plugin_errors(cell: Cell) -> Iterator[None]:
-    """Turn errors in the code of the cell's plug-ins into a user's errors.
+    """Turn errors that the cell's plug-ins cause into a user's errors, and send what they print to stderr.
 
     Raises:
         PolicyError: naming file and line.
     """
     try:
-        yield
-    except USER_ERRORS:
+        with redirect_stdout(sys.stderr):
+            yield
+    except (*USER_ERRORS, MemoryError):
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         file, line = place_of(e)
-        if any(Path(plugin.path).resolve() == Path(file) for plugin in cell.plugins):
-            raise PolicyError(f"policy {cell.label} failed in {file}, line {line}: {type(e).__name__}: {e}") from e
+        what = f"{type(e).__name__}: {e}"
+        plugins = {Path(plugin.path).resolve() for plugin in cell.plugins}
+        if Path(file) in plugins:
+            raise PolicyError(f"policy {cell.label} failed in {file}, line {line}: {what}") from e
+        if used := plugins & {_file_of(kind, cell) for kind in KINDS}:
+            raise PolicyError(
+                f"policy {cell.label} gave an answer that stopped the simulator ({file}, line {line}: {what}); "
+                f"`prefillsim policies check {min(used)}` tells which"
+            ) from e
         raise
+
+
+def _file_of(kind: str, cell: Cell) -> Path | None:
+    part = getattr(cell.policy, kind)
+    return None if part is None else Path(str(sys.modules[find(kind, part.name).__module__].__file__))
 
 
 def check(policy: Policy, classes: Collection[ServiceClass], cell: Cell) -> None:

@@ -85,7 +85,7 @@ class Witness:
             with _watching() as seen:
                 answer = call(*arguments)
                 again = call(*arguments)
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             said = (str(e).strip() or "no message").splitlines()[0]
             given_text = ", ".join(map(repr, arguments))
             self.note(f"{method} raised", f"{method} raised {type(e).__name__}: {said}; it was given {given_text}")

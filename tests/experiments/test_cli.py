@@ -156,6 +156,62 @@ def test_other_commands_refuse_in_one_sentence_too(cli: Cli, inputs: Path, argum
     assert_refused(cli(*arguments), reason, inputs, set(inputs.rglob("*")))
 
 
+PRINTS = "print('noise')\n"
+
+ANSWERS = {
+    "chunking": ("fcfs+{}", "    def grant(self, batch):\n        {}\n"),
+    "admission": ("fcfs+full+{}", "    def admit(self, request, load):\n        {}\n"),
+    "ordering": ("{}+full", "    def key(self, request):\n        {}\n"),
+}
+
+
+def plugin(tmp_path: Path, kind: str, body: str, name: str) -> str:
+    """Write a plug-in that prints when it is loaded and does ``body`` when it is asked; return its policy."""
+    policy, method = ANSWERS[kind]
+    (tmp_path / "mine.py").write_text(
+        PRINTS
+        + f"import sys\nfrom policies import {kind.title()}, register\n\n@register\nclass Mine({kind.title()}):\n"
+        + f"    'Odd.'\n    name = '{name}'\n    source = 'test'\n\n"
+        + method.format(body)
+    )
+    return policy.format(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        ("chunking", "return None", "gave an answer that stopped the simulator"),
+        ("chunking", "return (1.5, 1, None, False)", "gave an answer that stopped the simulator"),
+        ("admission", "return None", "gave an answer that stopped the simulator"),
+        ("ordering", "sys.exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_what_no_simulator_can_carry_out_is_the_plugins_error(
+    cli: Cli, tmp_path: Path, kind: str, body: str, reason: str
+) -> None:
+    policy = plugin(tmp_path, kind, body, f"cli-odd-{kind}")
+    command = [*GOOD[:4], "--plugin", "mine.py", "-p", policy, "--json"]
+    single = cli("simulate", *command, "--out", "single")
+    assert single.code == 2
+    assert reason in single.json["error"]
+    assert not (tmp_path / "single").exists()
+    several = cli("compare", *command, "--seeds", "1", "--set", "keep=summary")
+    assert several.code == 1
+    assert reason in several.json["failures"][0]
+    checked = cli("policies", "check", "mine.py", "--json")
+    assert checked.code == 1
+    assert not checked.json["ok"]
+
+
+def test_what_a_plugin_prints_is_not_on_stdout(cli: Cli, tmp_path: Path) -> None:
+    policy = plugin(tmp_path, "ordering", "print('asked'); return request.arrival_ns", "cli-prints")
+    done = cli("simulate", *GOOD[:4], "--plugin", "mine.py", "-p", policy, "--json")
+    assert done.json["policy"] == policy
+    assert done.err.startswith("noise\nasked\n")
+    assert cli("policies", "list", "--plugin", "mine.py", "--json").json["parts"]
+    assert cli("policies", "check", "mine.py", "--json").json["ok"]
+
+
 @pytest.mark.parametrize("method", ["reset(self, predictor)", "grant(self, batch)", "deadline_ns(self, request)"])
 def test_an_error_in_a_plugin_is_one_sentence_with_file_and_line(cli: Cli, tmp_path: Path, method: str) -> None:
     name = f"cli-{method.partition('(')[0]}"
