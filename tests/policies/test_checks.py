@@ -117,7 +117,6 @@ def test_a_policy_with_a_bad_part_is_not_certified() -> None:
     ]
 
 
-@pytest.mark.usefixtures("own_registry")
 def test_what_a_user_may_do_is_certified() -> None:
     """Choices by the clock that the host gives, own randomness without a state, dictionaries by tenant, learning."""
 
@@ -167,7 +166,6 @@ def test_what_a_user_may_do_is_certified() -> None:
     assert check_policy(PolicySpec.parse("hrrn+probing+queue-limit").build()) == []
 
 
-@pytest.mark.usefixtures("own_registry")
 def test_what_is_no_part_is_said_so() -> None:
     class Loose(Ordering):
         """Never registered."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +13,6 @@ from policies.checks import check_policy
 from sim.engine import simulate
 from tests.policies.strategies import queues
 from traces.synthetic import generate
-
-pytestmark = pytest.mark.usefixtures("own_registry")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
 

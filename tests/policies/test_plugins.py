@@ -17,8 +17,6 @@ from sim.objectives import Objectives
 from tests.engine.compare import assert_same_run
 from traces.synthetic import generate
 
-pytestmark = pytest.mark.usefixtures("own_registry")
-
 Write = Callable[[str], Path]
 
 

@@ -10,8 +10,8 @@ import pytest
 from policies import registry
 
 
-@pytest.fixture
-def own_registry() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _own_registry() -> Iterator[None]:
     known = {kind: registry.parts(kind) for kind in registry.KINDS}
     with patch.object(registry, "_parts", known):
         yield
