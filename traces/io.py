@@ -89,9 +89,7 @@ def scan_trace(path: str | Path, *, fmt: str | None = None, block_size: int | No
         TraceError: if there is no format ``fmt``, or ``block_size`` is below 1.
     """
     if fmt is not None and fmt not in _FORMATS:
-        near = difflib.get_close_matches(fmt, _FORMATS, 1, 0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise TraceError(f"unknown trace format {fmt}{hint} (formats: {', '.join(FORMATS)})")
+        raise TraceError.unknown("trace format", fmt, FORMATS)
     check_block_size(block_size)
     scan = Scan(Problems(str(path)))
     with contextlib.suppress(Unreadable):

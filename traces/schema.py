@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,14 @@ NONE = -1
 
 class TraceError(ValueError):
     """A trace that cannot be used; the message names file, line and column where they are known."""
+
+    @classmethod
+    def unknown(cls, what: str, name: str, known: Iterable[str]) -> TraceError:
+        """Return the error of a name that is none of ``known``, with the nearest of them."""
+        known = list(known)
+        near = difflib.get_close_matches(name, known, 1, 0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return cls(f"unknown {what} {name}{hint} ({what.split()[-1]}s: {', '.join(known)})")
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,11 +173,6 @@ class Trace:
     def ids(self) -> NDArray[Any]:
         """Labels of the requests, shape (n,)."""
         return np.arange(len(self), dtype=np.int64) if self.id is None else self.id
-
-    @property
-    def span_ns(self) -> int:
-        """Time from the first to the last arrival."""
-        return int(self.arrival_ns[-1] - self.arrival_ns[0]) if len(self) else 0
 
     def select(self, rows: IntArray) -> Trace:
         """Return the trace of the given rows, in the given order."""

@@ -6,7 +6,6 @@ and changing one stream's parameters leaves the others' draws alone.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 import numpy as np
@@ -174,9 +173,7 @@ def generate(name: str, seed: int, n: int | None = None, rate: float | None = No
     if rate is not None:
         arrivals.check_rate(rate)
     if name not in WORKLOADS:
-        near = difflib.get_close_matches(name, WORKLOADS, 1, 0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise TraceError(f"unknown workload {name}{hint} (workloads: {', '.join(WORKLOADS)})")
+        raise TraceError.unknown("workload", name, WORKLOADS)
     if n is not None and n < 1:
         raise TraceError(f"a workload has at least 1 request, not {n}")
     workload = WORKLOADS[name]

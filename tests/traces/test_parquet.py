@@ -88,3 +88,11 @@ def test_a_later_version_of_parquet_is_refused(tmp_path: Path, full: Trace) -> N
     pa.parquet.write_table(table.replace_schema_metadata(note), path)
     with pytest.raises(TraceError, match="has version 99 of the trace format; this program reads version 1"):
         read_trace(path)
+
+
+@pytest.mark.parametrize("note", [b'{"name": 5, "version": 1}', b'["t"]', b"{", b"[" * 100_000])
+def test_a_note_of_another_kind_is_no_name(tmp_path: Path, full: Trace, note: bytes) -> None:
+    path = tmp_path / "t.parquet"
+    write_trace(full, path)
+    pa.parquet.write_table(pa.parquet.read_table(path).replace_schema_metadata({b"prefillsim.trace": note}), path)
+    assert read_trace(path).name == "t"

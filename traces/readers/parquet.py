@@ -39,7 +39,8 @@ def read_parquet(path: Path, problems: Problems) -> Table:
         problems.fatal(f"the file has version {version} of the trace format; this program reads version {VERSION}")
     columns = {name: arrow[name].combine_chunks() for name in arrow.column_names}
     table = Table(columns, np.arange(1, arrow.num_rows + 1, dtype=np.int64), problems)
-    table.name = metadata.get("name")
+    name = metadata.get("name")
+    table.name = name if isinstance(name, str) else None
     return table
 
 
@@ -47,7 +48,7 @@ def _metadata(schema: dict[bytes, bytes]) -> dict[str, Any]:
     """Return what the writer noted beside the columns; other programs' files have nothing there."""
     try:
         metadata = json.loads(schema.get(METADATA, b"{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return metadata if isinstance(metadata, dict) else {}
 
