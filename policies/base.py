@@ -76,7 +76,7 @@ class Chunking(Part):
 
     kind = "chunking"
     lookahead: ClassVar[int] = 1
-    """How many candidates the host lists in the view."""
+    """How many candidates the host lists in the view: every started prefill, then as many that wait as are wanting."""
 
     def grant(self, batch: BatchView) -> Grant:
         """Return the prefill tokens for this step; asked only when there is a candidate.

@@ -60,8 +60,8 @@ class BatchView(NamedTuple):
     earliest_deadline_ns: int | None
     """The least of "last token + ``Chunking.deadline_ns``" over decoding requests; ``None``: no deadline."""
     candidates: tuple[Candidate, ...]
-    """Prefills in the order in which tokens would be handed out: started ones first. At most
-    ``Chunking.lookahead`` of those that wait are listed."""
+    """Prefills in the order in which tokens would be handed out: all that have started, then, up to
+    ``Chunking.lookahead`` in all, those that wait."""
     n_waiting: int
     """Requests that have not started."""
 

@@ -18,7 +18,7 @@ import simpy
 from costmodels.base import CostModel
 from policies.base import Policy, PolicyError
 from policies.queue import PolicyQueue
-from policies.views import BatchView, Candidate, LoadView, RequestView, StepRecord
+from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, StepRecord
 from sim.kvcache import KVCache, NullCache
 from sim.least import FAR, LeastActive
 from sim.objectives import Objectives
@@ -50,6 +50,12 @@ class Limits:
     """Most tokens of one request, prompt and output; longer ones are rejected."""
     horizon_ns: int | None = None
     """No step starts at or after this time; what has not finished by then is unfinished."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_model_len"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise PolicyError(f"{name} is {value}, but an engine needs at least 1")
 
 
 class Engine:
@@ -86,7 +92,8 @@ class Engine:
         self.log = RunLog(len(trace))
         self._observers = policy.observers
         self._stretch = stretch and not self._observers
-        self._seats = policy.chunking.seat_limit(self.limits.max_num_seqs) or FAR
+        seats = policy.chunking.seat_limit(self.limits.max_num_seqs)
+        self._seats = FAR if seats is None else seats
         self._prompts: list[int] = trace.prompt_tokens.tolist()
         self._outputs: list[int] = trace.output_tokens.tolist()
         self._prefilling: list[RequestView] = []
@@ -153,18 +160,17 @@ class Engine:
                         view = peek_queue(now)
                         listed += (new(Candidate, (view, 0, prompts[view[0]])),)
                     else:
-                        listed += self._waiting_candidates(more, now)
+                        listed += self._waiting_candidates(min(more, seats - n - started), now)
                 height, deadline = 0, None
                 if n:
                     height = step - 1 - (tallest.value if tallest.until >= step else tallest.least(step))
                     slack = tightest.value if tightest.until >= step else tightest.least(step)
                     if slack != FAR:
                         deadline = now + slack
-                tokens, prefills, cap, exception = grant_of(
-                    new(BatchView, (now, n, context, height, deadline, listed, waiting))
-                )
+                grant = grant_of(new(BatchView, (now, n, context, height, deadline, listed, waiting)))
+                tokens, prefills, cap, exception = grant
                 left, n_prefill, pairs = tokens, 0, 0
-                while left > 0 and n_prefill != prefills:
+                while left > 0 and (prefills is None or n_prefill < prefills):
                     if n_prefill < started:
                         view = prefilling[n_prefill]
                         i = view[0]
@@ -184,6 +190,8 @@ class Engine:
                     if c > left:
                         c = left
                     if cap is not None and c > cap:
+                        if cap < 1:
+                            raise self._refusal(grant, now)
                         c = cap
                     if c == room:
                         done.append(view)
@@ -195,15 +203,9 @@ class Engine:
                     chunk_step(step)
                     chunk_request(i)
                     chunk_tokens(c)
-                if n_prefill:
-                    taken = tokens - left
-                elif n and tokens >= 0:
-                    taken = 0
-                else:
-                    raise PolicyError(
-                        f"policy {self.policy.label}: {chunking.name} granted {tokens} tokens at {now} ns"
-                        + ("" if n else ", when nothing decodes, so the engine would wait for ever")
-                    )
+                taken = tokens - left
+                if tokens > FAR or (not n_prefill and (tokens or not n)):
+                    raise self._refusal(grant, now)
                 duration = step_ns(n, context, height, n_prefill, taken, pairs)
                 steps += pack_step(now, n, context, height, n_prefill, taken, pairs, waiting, tokens, exception, 1)
                 add_duration(duration)
@@ -257,6 +259,13 @@ class Engine:
                 done.clear()
         if now > env.now:
             yield env.timeout(now - env.now)
+
+    def _refusal(self, grant: Grant, now: int) -> PolicyError:
+        """Return what to say of a grant that no engine can carry out."""
+        return PolicyError(
+            f"policy {self.policy.label}: {self.policy.chunking.name} granted {grant} at {now / 1e6:g} ms; tokens must "
+            "be 0 or more, and above 0 when nothing decodes; prefills and cap must be at least 1 or None"
+        )
 
     def _waiting_candidates(self, n: int, now: int) -> tuple[Candidate, ...]:
         """Return the next ``n`` waiting requests as candidates, fewer where fewer wait."""

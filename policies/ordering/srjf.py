@@ -35,7 +35,9 @@ class SrjfCalibrated(Ordering):
     cache_aware = True
 
     lam: Annotated[float, Ge(0)] = 500.0
-    """Fairness λ in tokens per second: how much work a second of waiting outweighs; inf is fcfs."""
+    """Fairness λ in tokens per second: how much work a second of waiting outweighs.
+
+    inf is fcfs; under any finite λ simultaneous arrivals still go by work."""
 
     def __post_init__(self) -> None:
         # work - lam * (now - arrival) sorts like work + lam * arrival; the fraction makes both exact integers.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodels import CostModel, LinearCost
 from policies import BatchView, Candidate, Grant, RequestView, parse_policy
-from sim.engine import FAR
+from sim.least import FAR
 from tests.engine import strategies
 from tests.engine.compare import assert_same_run
 from tests.engine.costs import PAPER, GrowingCost

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies import RequestView, parse_policy
-from sim.engine import FAR
+from sim.least import FAR
 from sim.records import NULL, REJECTED
 from tests.engine import strategies
 from tests.engine.compare import assert_same_run
