@@ -9,14 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.cells import Cell, Plugin, Setting, load_plugins
-from experiments.config import Config, ConfigError, Draft, dotted_keys, suggest
+from experiments.config import EXCLUSIVE, Config, ConfigError, Draft, dotted_keys, suggest
 from policies.base import PolicyError
 from policies.registry import KINDS
 from policies.spec import PolicySpec
 from policies.units import ns_from_ms
 
-SHORT = {"rate": "trace.rate", "rate_scale": "trace.rate_scale", "workload": "trace.workload"}
-"""Axes that stand for a dotted key of the configuration."""
+SHORT = {
+    "rate": "trace.rate",
+    "rate_scale": "trace.rate_scale",
+    "workload": "trace.workload",
+    "lam": "policy.lam",
+}
+"""Axes that stand for a dotted key of the configuration, or for a parameter of policies."""
 
 PER_CELL = ("policies", "seeds")
 """Axes that every experiment has."""
@@ -52,8 +57,13 @@ def plan(draft: Draft) -> Experiment:
         if axis in taken:
             draft.put(axis, taken.pop(axis)[0], origins[axis])
     axes = {axis: _values(values, origins[axis]) for axis, (values, _) in taken.items()}
+    by_key: dict[str, str] = {}
     for axis in axes:
         _check_axis(axis, draft, origins[axis])
+        key = SHORT.get(axis, axis)
+        if other := by_key.get(key) or by_key.get(EXCLUSIVE.get(key, "")):
+            raise ConfigError(f"{origins[axis]} and sweep.{other} exclude each other; give one of them")
+        by_key[key] = axis
     config = draft.finish()
     plugins = load_plugins(config.plugins)
     policies = _policies(config)
@@ -113,15 +123,16 @@ def _values(values: Any, origin: str) -> list[Any]:
 
 def _parameter(axis: str) -> str | None:
     """Return the policy parameter that an axis sets, if it sets one."""
-    return "lam" if axis == "lam" else axis.removeprefix("policy.") if axis.startswith("policy.") else None
+    key = SHORT.get(axis, axis)
+    return key.removeprefix("policy.") if key.startswith("policy.") else None
 
 
 def _check_axis(axis: str, draft: Draft, origin: str) -> None:
-    if axis in ("lam", "tpot") or axis.startswith("policy."):
+    if axis == "tpot" or _parameter(axis) is not None:
         return
     known = [key for key in dotted_keys() if key not in FIXED]
     if SHORT.get(axis, axis) not in known:
-        names = [*SHORT, "lam", "tpot", *PER_CELL, "policy.PARAMETER", *known]
+        names = [*SHORT, "tpot", *PER_CELL, "policy.PARAMETER", *known]
         raise ConfigError(f"{origin} is no axis{suggest(axis, names)}")
     if SHORT.get(axis, axis) == "trace.workload" and draft.has("trace.file"):
         raise ConfigError(f"{origin} and trace.file exclude each other; give one of them")

@@ -113,6 +113,9 @@ def test_the_workload_axis_takes_the_place_of_the_workload() -> None:
         ({"name": ["a", "b"]}, "sweep.name is no axis"),
         ({"keep": ["records"]}, "sweep.keep is no axis"),
         ({"seeds": []}, "seeds is []"),
+        ({"rate": [5], "trace": {"rate": [6]}}, "sweep.trace.rate and sweep.rate exclude each other"),
+        ({"lam": [5], "policy": {"lam": [6]}}, "sweep.policy.lam and sweep.lam exclude each other"),
+        ({"workload": ["chat"], "trace": {"file": ["x"]}}, "sweep.trace.file and sweep.workload exclude each other"),
     ],
 )
 def test_a_wrong_axis_is_refused(axes: dict[str, Any], reason: str) -> None:
