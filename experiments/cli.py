@@ -17,6 +17,9 @@ import experiments.commands
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """What typer raises for wrong options and arguments."""
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -63,25 +66,38 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        status = make_app()(args=arguments, prog_name="prefillsim", standalone_mode=False)
-        sys.stdout.flush()
-        return int(status or 0)
-    except BrokenPipeError:
-        # The reader has what it wanted; Python would complain once more when it flushes at exit.
+        status = int(make_app()(args=arguments, prog_name="prefillsim", standalone_mode=False) or 0)
+        if status != INTERRUPTED:
+            sys.stdout.flush()
+            return status
+        sentence = "interrupted; nothing is kept"
+    except (BrokenPipeError, SystemExit):
+        # The reader has what it wanted (typer turns the error into an exit); Python would complain once more when it
+        # flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as e:
-        error, sentence = e, _sentence(e)
-        if sentence is None:
+        told = _sentence(e)
+        if told is None:
             raise
-        if not sentence:
+        if not told:
             return 2
+        sentence, status = told, int(getattr(e, "status", 2))
     print(f"prefillsim: {sentence}", file=sys.stderr)
     if "--json" in arguments:
-        from experiments.output import emit
+        _emit_error(sentence)
+    return status
 
+
+def _emit_error(sentence: str) -> None:
+    from experiments.output import emit
+
+    try:
         emit({"error": sentence})
-    return int(getattr(error, "status", 2))
+        sys.stdout.flush()
+    except OSError:
+        # stdout is what cannot be written; stderr has the sentence, and Python must not try again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _sentence(error: Exception) -> str | None:

@@ -52,7 +52,7 @@ class TraceConfig(_Table):
 
     workload: str | None = None
     file: Path | None = None
-    limit: Count | None = None
+    limit: Annotated[Count, Field(le=2**40)] | None = None
     """The first so many requests of a file; how many a workload has."""
     rate: Positive | None = None
     """Requests per second: of a workload, or of Poisson arrivals that take the place of a file's own."""

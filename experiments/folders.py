@@ -32,10 +32,16 @@ def whole_folder(target: Path, owner: int | None = None) -> Iterator[Path]:
 
     Raises:
         FileExistsError: at the end, if ``target`` is a folder with something in it by then.
+        OSError: if nothing can be made where ``target`` should be.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.parent / f"{PART}{owner or os.getpid()}-{secrets.token_hex(8)}"
-    part.mkdir()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.mkdir()
+    except FileExistsError as e:
+        raise NotADirectoryError(errno.ENOTDIR, "is not a folder", e.filename) from None
+    except OSError as e:
+        raise type(e)(e.errno, e.strerror, str(target)) from None
     try:
         yield part
         try:
@@ -82,9 +88,15 @@ def check_free(out: Path | None, may_resume: bool = True) -> None:
     """Refuse a results folder that has something in it, before any work is done.
 
     Raises:
-        ConfigError: if it exists and is not an empty folder.
+        ConfigError: if it exists and is not an empty folder, or cannot be made.
     """
-    if out is None or not out.exists():
+    if out is None:
+        return
+    if not out.exists():
+        nearest = next(folder for folder in out.absolute().parents if folder.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            what = "cannot be written" if nearest.is_dir() else "is a file"
+            raise ConfigError(f"--out {out} cannot be made, for {nearest} {what}; give another folder")
         return
     if not out.is_dir():
         raise ConfigError(f"--out {out} is a file; give a folder that does not exist yet")

@@ -15,6 +15,9 @@ SHOWN_FAILURES = 20
 PLAIN_WIDTH = 160
 """Columns of tables where the output is no terminal."""
 
+LEAST_WIDTH = 80
+"""Columns of tables in narrow terminals: a line that the terminal wraps keeps all its digits."""
+
 NAME_WIDTH = 28
 """Names up to this long are not wrapped, whatever else must be."""
 
@@ -70,7 +73,7 @@ def fail_with(failures: Sequence[str], runs: int) -> None:
 
 def width() -> int:
     """Return how many columns a table may have."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_WIDTH
+    return max(shutil.get_terminal_size().columns, LEAST_WIDTH) if sys.stdout.isatty() else PLAIN_WIDTH
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
@@ -91,7 +94,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) 
         )
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
-    Console(width=width(), highlight=False).print(drawn)
+    console = Console(width=width(), highlight=False)
+    # Console would end the process by itself where the reader has gone.
+    with console.capture() as text:
+        console.print(drawn)
+    sys.stdout.write(text.get())
 
 
 def wrapped(policy: str) -> str:

@@ -21,7 +21,7 @@ def check_rate(rate: float, what: str = "rate") -> None:
 
 
 def _to_ns(seconds: NDArray[np.float64]) -> IntArray:
-    if len(seconds) and not seconds[-1] * NS < LATEST_NS:
+    if len(seconds) and not seconds[-1] < LATEST_NS / NS:
         raise TraceError("the rate is so low that arrivals come later than 64 bits of nanoseconds can say")
     times: IntArray = np.rint(seconds * NS).astype(np.int64)
     return times

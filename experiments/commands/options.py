@@ -158,8 +158,16 @@ def collect(
     return draft
 
 
-def settle_on_one_seed(draft: Draft) -> None:
-    """Keep the first seed only, 0 where none is set."""
+def settle_on_one_run(draft: Draft) -> None:
+    """Keep every record, and of the seeds the first only, 0 where none is set.
+
+    Raises:
+        ConfigError: if what this replaces is not valid.
+    """
+    given = draft.copy()
+    given.take_axes()
+    given.finish()
+    draft.put("keep", "records", "simulate")
     seeds = draft.get("seeds")
     if seeds is None or isinstance(seeds, int):
         draft.put("seeds", [0], draft.origin("seeds"), "one seed")

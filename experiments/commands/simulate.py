@@ -67,16 +67,16 @@ def simulate(
     from experiments.axes import only_cell, plan
     from experiments.folders import check_free, claim
     from experiments.report import objectives_line, show_summary
-    from experiments.run import check_cells, run_info, shared_info, simulate_cell, store
+    from experiments.run import check_cells, run_info, simulate_cell, store
+    from sim.provenance import provenance
 
     check_free(out, may_resume=False)
-    o.settle_on_one_seed(draft)
-    draft.put("keep", "records", "simulate")
+    o.settle_on_one_run(draft)
     cell = only_cell(plan(draft))
     check_cells([cell])
     started = time.perf_counter()
     requests, tables, result = simulate_cell(cell)
-    info = run_info(cell, result, shared_info(), time.perf_counter() - started)
+    info = run_info(cell, result, provenance(), time.perf_counter() - started)
 
     def fill(folder: Path) -> None:
         store(folder, cell, requests, tables, result, info, batches)

@@ -57,6 +57,9 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["-p", "fcfs+full", "--config", "unknown.toml"], "unknown.toml: unknown key seds; did you mean seeds?"),
     (["-p", "fcfs+full", "--out", "used"], "--out used exists and is not empty"),
     (["-p", "fcfs+full", "--out", "broken.toml"], "--out broken.toml is a file"),
+    (["-p", "fcfs+full", "--out", "broken.toml/a/b"], "broken.toml is a file; give another folder"),
+    (["-p", "fcfs+full", "--limit", "99999999999999999999"], "--limit is 99999999999999999999"),
+    (["-p", "fcfs+full", "--seeds", "2", "--rate", "1e-300"], "the rate is so low"),
     (["-p", "fcfs+full", "--sede", "1"], "No such option: --sede"),
     (["-p", "fcfs+full", "extra"], "extra"),
 ]
@@ -139,6 +142,8 @@ def test_a_missing_trace_or_none_is_refused(cli: Cli, tmp_path: Path, command: s
             "--out used exists and is not empty; give another",
         ),
         (["simulate", *GOOD[:4], "-p", "fcfs+full", "--resume"], "No such option: --resume"),
+        (["simulate", *GOOD[:4], "-p", "fcfs+full", "--set", "keep=nothing"], "--set keep is 'nothing'"),
+        (["simulate", *GOOD[:4], "-p", "fcfs+full", "--set", "seeds=0"], "--set seeds is 0, but the number"),
         (["policies", "show", "fcsf"], "did you mean fcfs?"),
         (["policies", "check", "sloweav"], "did you mean sloweave?"),
         (["policies", "check", "missing.py"], "missing.py"),
@@ -312,11 +317,39 @@ def test_help_starts_without_the_heavy_libraries() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_file_where_results_go_is_no_endless_search(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    done = cli("simulate", *GOOD[:4], "-p", "fcfs+full")
+    assert (done.code, done.err) == (2, "prefillsim: is not a folder: runs\n")
+
+
+def test_an_interrupt_is_one_sentence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("experiments.run.simulate", interrupt)
+    done = cli("simulate", *GOOD[:4], "-p", "fcfs+full", "--json")
+    assert (done.code, done.json) == (130, {"error": "interrupted; nothing is kept"})
+    assert done.err == "prefillsim: interrupted; nothing is kept\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_results_that_stdout_cannot_take_are_one_sentence() -> None:
+    command = [sys.executable, "-m", "experiments.cli", "policies", "show", "fcfs"]
+    for extra in ([], ["--json"]):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run([*command, *extra], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 2
+        assert done.stderr == "prefillsim: no space left on device while writing results\n"
+
+
 def test_a_reader_that_stops_early_is_no_error() -> None:
     command = f"{sys.executable} -m experiments.cli policies list --json | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout == "{"
     assert done.stderr == ""
+    command = f"{sys.executable} -m experiments.cli policies list | head -n 1; exit ${{PIPESTATUS[0]}}"
+    subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
 
 
 def test_a_narrow_encoding_is_no_error(cli: Cli) -> None:

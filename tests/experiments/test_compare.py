@@ -18,7 +18,7 @@ from experiments.compare import METRICS, Comparison, Estimate, compare
 from experiments.config import Draft
 from experiments.figure import draw as draw_figure
 from experiments.figure import figure_rows, write_figure
-from experiments.output import number
+from experiments.output import number, table
 from experiments.plotting import new_figure
 from experiments.report import show_comparison
 from experiments.sweep import run_sweep
@@ -247,3 +247,10 @@ def test_a_figure_can_show_policies_without_any_value(comparison: Comparison, tm
 )
 def test_numbers_have_the_digits_a_reader_can_use(value: float | None, shown: str) -> None:
     assert number(value) == shown
+
+
+def test_a_narrow_terminal_cuts_no_digits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    table(["policy", "goodput", "SLO"], [["fcfs+fixed:chunk=256", "12,345.6 ±0.78", "100.0 ±10.00"]])
+    assert "fcfs+fixed:chunk=256  12,345.6 ±0.78  100.0 ±10.00" in capsys.readouterr().out
