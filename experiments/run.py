@@ -10,10 +10,9 @@ import traceback
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from costmodels.base import CostModelError
 from experiments.cells import Cell, json_bytes, jsonable, require_plugins
@@ -24,10 +23,12 @@ from policies.views import ServiceClass
 from sim.engine import simulate
 from sim.metrics import Summary, summarise
 from sim.objectives import Objectives
+from sim.provenance import cost_model_hash
 from sim.records import RunTables
 from sim.stats import warmup_warning
-from sim.store import StoreError, atomic_write, cost_model_hash, provenance, read_run, write_run
-from traces.schema import NONE, Trace, TraceError
+from sim.store import RUN, SUMMARY, StoreError, atomic_write, read_run, write_run
+from sim.views import own_or_default
+from traces.schema import Trace, TraceError
 
 
 @dataclass(frozen=True)
@@ -43,25 +44,17 @@ class CellResult:
 USER_ERRORS = (TraceError, PolicyError, CostModelError)
 """What the configuration of one cell can be blamed for."""
 
-RUN, SUMMARY = "run.json", "summary.json"
-
 
 def service_classes(trace: Trace, objectives: Objectives) -> set[ServiceClass]:
     """Return the different objectives and tenants of a trace's requests, ``objectives`` where they have none."""
-    columns = [
-        _own(trace.slo_ttft_ns, objectives.ttft, len(trace)),
-        _own(trace.slo_tpot_ns, objectives.deadline_ns, len(trace)),
-        [None] * len(trace) if trace.tenant is None else trace.tenant.tolist(),
-    ]
-    if all(c is None for c in (trace.slo_ttft_ns, trace.slo_tpot_ns, trace.tenant)):
-        columns = [c[:1] for c in columns]
-    return {ServiceClass(*values) for values in zip(*columns, strict=True)}
-
-
-def _own(values: np.ndarray | None, default: int | None, n: int) -> list[int | None]:
-    if values is None:
-        return [default] * n
-    return [default if v == NONE else v for v in values.tolist()]
+    columns = (
+        own_or_default(trace.slo_ttft_ns, objectives.ttft),
+        own_or_default(trace.slo_tpot_ns, objectives.deadline_ns),
+        repeat(None) if trace.tenant is None else trace.tenant.tolist(),
+    )
+    differ = any(c is not None for c in (trace.slo_ttft_ns, trace.slo_tpot_ns, trace.tenant))
+    requests = range(len(trace) if differ else min(len(trace), 1))
+    return {ServiceClass(*values) for _, *values in zip(requests, *columns, strict=False)}
 
 
 def prepare(cell: Cell) -> tuple[Trace, Policy]:
@@ -227,15 +220,9 @@ def stored_result(cell: Cell, folder: Path) -> CellResult | None:
         summary = json.loads((folder / SUMMARY).read_text())
     except (StoreError, OSError, ValueError):
         return None
-    if info.get("key") != cell.key or not isinstance(summary, dict):
+    if not (isinstance(info, dict) and isinstance(summary, dict)) or info.get("key") != cell.key:
         return None
     return CellResult(cell.key, summary, tuple(info.get("warnings", ())))
-
-
-def shared_info() -> dict[str, Any]:
-    """Return the provenance that all cells of an experiment share."""
-    info = provenance()
-    return {key: info[key] for key in ("git", "packages", "python", "platform")}
 
 
 def run_info(cell: Cell, result: CellResult, shared: dict[str, Any], wall_s: float) -> dict[str, Any]:

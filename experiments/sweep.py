@@ -18,8 +18,9 @@ from experiments.axes import Experiment
 from experiments.cells import Cell, hash_of, json_bytes
 from experiments.config import ConfigError
 from experiments.folders import PART, claim, latest, remove_parts
-from experiments.run import CellResult, run_cell, shared_info, stored_result
+from experiments.run import CellResult, run_cell, stored_result
 from experiments.tables import write_summary_tables
+from sim.provenance import provenance
 from sim.store import atomic_write
 
 INDEX = "sweep.json"
@@ -191,7 +192,7 @@ def run_cells(cells: list[Cell], folder: Path, jobs: int | None) -> Iterator[Cel
     Raises:
         OSError: if a folder cannot be written; the rest is not run.
     """
-    shared = shared_info()
+    shared = provenance()
     if jobs is None:
         jobs = cores() if sum(cell.requests for cell in cells) > WORTH_PROCESSES else 1
     jobs = min(jobs, len(cells))

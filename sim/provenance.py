@@ -1,4 +1,4 @@
-"""Where a result comes from: code, packages, machine and input."""
+"""Where a result comes from: code, packages, machine and cost model."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.base import CostModel
-from traces.schema import Trace
 
 PACKAGES = ("prefillsim", "numpy", "scipy", "simpy", "pandas", "pyarrow", "scikit-learn")
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def provenance(
-    *, trace: Trace | None = None, cost: CostModel | None = None, wall_s: float | None = None
-) -> dict[str, Any]:
-    """Return where a result comes from, for ``run.json``; never fails.
+def provenance() -> dict[str, Any]:
+    """Return by what code and where results are made, for ``run.json``; never fails.
 
     Keys: ``git`` (``revision``, and ``dirty``: whether tracked files differ from it; both ``None`` where the code does
-    not lie in its repository), ``packages`` (versions, ``None`` where absent), ``python``, ``platform``, and
-    ``trace_hash``, ``cost_model_hash`` and ``wall_s``, ``None`` where not given.
+    not lie in its repository), ``packages`` (versions, ``None`` where absent), ``python`` and ``platform``.
     """
     revision, dirty = _git(ROOT)
     return {
@@ -34,9 +30,6 @@ def provenance(
         "packages": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "trace_hash": None if trace is None else trace.digest(),
-        "cost_model_hash": None if cost is None else cost_model_hash(cost),
-        "wall_s": wall_s,
     }
 
 

@@ -24,20 +24,8 @@ from numpy.typing import NDArray
 from sim.batches import batch_table
 from sim.metrics import summarise
 from sim.objectives import Objectives
-from sim.provenance import cost_model_hash, provenance
 from sim.records import NULL, OUTCOMES, Columns, RunTables
 from traces.schema import Trace
-
-__all__ = [
-    "FORMAT_VERSION",
-    "StoreError",
-    "StoredRun",
-    "atomic_write",
-    "cost_model_hash",
-    "provenance",
-    "read_run",
-    "write_run",
-]
 
 FORMAT = "prefillsim run"
 

@@ -17,8 +17,8 @@ def request_views(trace: Trace, objectives: Objectives) -> Iterator[RequestView]
 
     The run's objectives stand in for missing ones.
     """
-    ttft = _own_or_default(trace.slo_ttft_ns, objectives.ttft)
-    tpot = _own_or_default(trace.slo_tpot_ns, objectives.deadline_ns)
+    ttft = own_or_default(trace.slo_ttft_ns, objectives.ttft)
+    tpot = own_or_default(trace.slo_tpot_ns, objectives.deadline_ns)
     tenant = repeat(None) if trace.tenant is None else trace.tenant.tolist()
     session = repeat(None) if trace.session is None else trace.session.tolist()
     arrival, prompt = trace.arrival_ns.tolist(), trace.prompt_tokens.tolist()
@@ -26,7 +26,8 @@ def request_views(trace: Trace, objectives: Objectives) -> Iterator[RequestView]
     return chain(map(partial(tuple.__new__, RequestView), columns), [RequestView(len(trace), FAR, 1)])
 
 
-def _own_or_default(own: IntArray | None, default: int | None) -> Iterable[int | None]:
+def own_or_default(own: IntArray | None, default: int | None) -> Iterable[int | None]:
+    """Give each request's own objective, ``default`` where it has none; without end where none has."""
     if own is None:
         return repeat(default)
     return [default if v == NONE else v for v in own.tolist()]

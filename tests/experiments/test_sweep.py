@@ -129,6 +129,10 @@ def test_summaries_alone_are_kept_on_request(tmp_path: Path) -> None:
     again = run(tmp_path / "b", {"keep": "summary"}, resume=True)
     assert again.reused == len(again.experiment.cells)
     assert again.results == summaries.results
+    for name in ("run.json", "summary.json"):
+        for text in ("[]", "{", "null"):
+            (tmp_path / "b" / "cells" / again.experiment.cells[0].key / name).write_text(text)
+            assert run(tmp_path / "b", {"keep": "summary"}, resume=True).results == summaries.results
 
 
 def test_resume_trusts_only_whole_cells_of_the_same_key(tmp_path: Path) -> None:
