@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from policies.registry import nearest
+
 
 class ConfigError(ValueError):
     """A configuration that cannot be used; the message names where it came from and what would be right."""
@@ -273,9 +275,7 @@ def dotted_keys() -> list[str]:
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean X? (known: ...)"``, without the question where nothing is similar."""
     known = list(known)
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return hint + (f" (known: {', '.join(known)})" if known else "")
+    return nearest(name, known) + (f" (known: {', '.join(known)})" if known else "")
 
 
 def _nearest_file(path: Path) -> str:

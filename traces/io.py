@@ -192,6 +192,18 @@ def write_trace(trace: Trace, path: str | Path, *, fmt: str | None = None, block
         TraceError: if the format is not one that can be written, or the file cannot be.
     """
     path = Path(path)
+    if check_writable(path, fmt, block_size) == "parquet":
+        write_parquet(trace, path)
+    else:
+        write_timed_trace(trace, path, block_size or DEFAULT_BLOCK)
+
+
+def check_writable(path: Path, fmt: str | None, block_size: int | None) -> str:
+    """Return the format that :func:`write_trace` would write for these arguments, and refuse what it would refuse.
+
+    Raises:
+        TraceError: if the format is not one that can be written, or ``block_size`` is below 1.
+    """
     if fmt is None:
         fmt = next((name for name, suffix in WRITABLE.items() if path.suffix == suffix), None)
         if fmt is None:
@@ -199,7 +211,4 @@ def write_trace(trace: Trace, path: str | Path, *, fmt: str | None = None, block
     if fmt not in WRITABLE:
         raise TraceError(f"{path}: the format {fmt} cannot be written; these can: {', '.join(WRITABLE)}")
     check_block_size(block_size)
-    if fmt == "parquet":
-        write_parquet(trace, path)
-    else:
-        write_timed_trace(trace, path, block_size or DEFAULT_BLOCK)
+    return fmt

@@ -28,9 +28,6 @@ ToBlock = Annotated[
 ]
 
 
-SUFFIXES = {"parquet": ".parquet", "timed-trace": ".jsonl"}
-
-
 def add(app: typer.Typer) -> None:
     """Add the group of commands."""
     group = typer.Typer(help="Make, describe, check and convert traces.", no_args_is_help=True)
@@ -163,13 +160,16 @@ def _load(seed: int | None, **options: Any) -> Trace:
 def _write(trace: Trace, out: Path, to: str | None, block_size: int | None, json: bool) -> None:
     from experiments import output
     from experiments.config import ConfigError
-    from traces.io import write_trace
+    from traces.io import WRITABLE, check_writable, write_trace
 
-    if out.is_dir() or not out.suffix:
-        out.mkdir(parents=True, exist_ok=True)
-        out /= Path(trace.name).stem + SUFFIXES.get(to or "", ".parquet")
+    is_folder = out.is_dir() or not out.suffix
+    if is_folder:
+        out /= Path(trace.name).stem + WRITABLE.get(to or "parquet", "")
     if out.exists():
         raise ConfigError(f"{out} exists; give a new file")
+    check_writable(out, to, block_size)
+    if is_folder:
+        out.parent.mkdir(parents=True, exist_ok=True)
     if not out.parent.is_dir():
         raise ConfigError(f"{out.parent} is not a folder, so {out.name} cannot be written there")
     write_trace(trace, out, fmt=to, block_size=block_size)

@@ -151,6 +151,8 @@ def test_a_missing_trace_or_none_is_refused(cli: Cli, tmp_path: Path, command: s
         (["trace", "info", "--workload", "chta"], "did you mean chat?"),
         (["trace", "generate", "--workload", "chat", "--out", "unknown.toml"], "unknown.toml exists; give a new file"),
         (["trace", "generate", "--workload", "chat", "--out", "x.xyz"], "x.xyz"),
+        (["trace", "generate", "--workload", "chat", "--out", "new", "--to", "csv"], "format csv cannot be written"),
+        (["trace", "generate", "--workload", "chat", "--out", "new", "--to-block-size", "0"], "least 1 token, not 0"),
         (["trace", "generate", "--workload", "chat", "--out", "no/x.parquet"], "no is not a folder"),
         (["trace", "generate", "--workload", "chat", "--limit", "0", "--out", "x.parquet"], "--limit is 0"),
         (["trace", "convert", "missing.csv", "x.parquet"], "missing.csv"),
