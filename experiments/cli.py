@@ -8,6 +8,7 @@ import io
 import os
 import pkgutil
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -62,8 +63,11 @@ def main(arguments: list[str] | None = None) -> int:
     one sentence. 130: interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by who started this process
+            setattr(sys, name, Path(os.devnull).open("w"))
+        elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         status = int(make_app()(args=arguments, prog_name="prefillsim", standalone_mode=False) or 0)

@@ -354,6 +354,11 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
     subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
 
 
+def test_closed_streams_are_no_error() -> None:
+    command = f"{sys.executable} -m experiments.cli policies show fcfs >&- 2>&-"
+    subprocess.run(["bash", "-c", command], check=True)
+
+
 def test_a_narrow_encoding_is_no_error(cli: Cli) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "experiments.cli", "policies", "show", "sloweave"],
