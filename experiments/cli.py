@@ -8,7 +8,6 @@ import io
 import os
 import pkgutil
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -66,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by who started this process
-            setattr(sys, name, Path(os.devnull).open("w"))
+            setattr(sys, name, io.StringIO())
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
