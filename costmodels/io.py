@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable
 from fractions import Fraction
 from importlib import resources
@@ -17,6 +18,9 @@ from costmodels.margin import WithMargin
 FORMAT_VERSION = 1
 
 KINDS = ("linear", "with-margin")
+
+FRACTION = re.compile(r"-?[0-9]{1,60}([/.][0-9]{1,60})?")
+"""A share; without exponents, for 1e99999999 takes minutes to write out."""
 
 
 def shipped_models() -> list[str]:
@@ -118,12 +122,13 @@ def _with_margin(data: dict[str, Any], source: str) -> WithMargin:
     constant = data["constant_ns"]
     if type(constant) is not int:
         raise CostModelError(f"{source}: constant_ns is {constant!r}; it must be a whole number of nanoseconds")
+    text = data["relative"]
     try:
-        relative = Fraction(data["relative"]) if isinstance(data["relative"], str) else None
-    except (ValueError, ZeroDivisionError):
+        relative = Fraction(text) if isinstance(text, str) and FRACTION.fullmatch(text) else None
+    except ZeroDivisionError:
         relative = None
     if relative is None:
-        raise CostModelError(f'{source}: relative is {data["relative"]!r}; it must be a fraction like "1/20"')
+        raise CostModelError(f'{source}: relative is {text!r}; it must be a fraction like "1/20"')
     return WithMargin(cost_model_from_dict(data["model"], f"{source}: model"), constant, relative)
 
 

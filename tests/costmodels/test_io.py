@@ -104,6 +104,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "margin's field": (MARGIN | {"model": without("step_ns")}, "model: step_ns is missing"),
     "margin's share": (MARGIN | {"relative": 0.05}, 'relative is 0.05; it must be a fraction like "1/20"'),
     "margin's zero": (MARGIN | {"relative": "1/0"}, "relative is '1/0'; it must be a fraction"),
+    "margin's exponent": (MARGIN | {"relative": "1e99999999"}, "relative is '1e99999999'; it must be a fraction"),
     "margin's constant": (MARGIN | {"constant_ns": 0.5}, "constant_ns is 0.5; it must be a whole number"),
     "margin's sign": (MARGIN | {"relative": "-1/2"}, "neither may be negative"),
 }
