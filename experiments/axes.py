@@ -14,6 +14,7 @@ from policies.base import PolicyError
 from policies.registry import KINDS
 from policies.spec import PolicySpec
 from policies.units import ns_from_ms
+from sim.objectives import ObjectiveError
 
 SHORT = {
     "rate": "trace.rate",
@@ -168,7 +169,12 @@ def _setting(draft: Draft, values: dict[str, Any], origins: dict[str, str], plug
     for axis, value in values.items():
         if axis != "tpot":
             at.put(SHORT.get(axis, axis), value, origins[axis], f"sweep.{axis}")
-    setting = Setting.of(at.finish(), plugins)
+    try:
+        setting = Setting.of(at.finish(), plugins)
+    except ObjectiveError as e:
+        if at.origin("slo") == "--slo":
+            raise
+        raise ConfigError(f"{at.origin('slo')}: {str(e).removeprefix('--')}") from None
     if "tpot" not in values:
         return setting
     tpot = values["tpot"]

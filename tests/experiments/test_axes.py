@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from experiments.axes import Experiment, only_cell, plan
 from experiments.config import ConfigError, Draft
 from policies.base import PolicyError
-from sim.objectives import ObjectiveError
 from traces.schema import TraceError
 
 SMALL = {"trace.workload": "chat", "trace.limit": 5, "policies": ["fcfs+full"], "seeds": [0]}
@@ -130,7 +129,8 @@ def test_what_an_experiment_needs() -> None:
     assert "no policy" in refusal(ConfigError, {"policies": []})
     assert "'fcfs+full' is given twice" in refusal(PolicyError, {"policies": ["fcfs+full", "fcfs+full"]})
     assert "did you mean chat?" in refusal(TraceError, {"trace.workload": "chta"})
-    assert "tpt" in refusal(ObjectiveError, {"slo": "tpt:3"})
+    assert refusal(ConfigError, {"slo": "tpt:3"}).startswith("test: slo 'tpt:3': unknown objective tpt")
+    assert "grid.toml: sweep.slo: slo 'x'" in refusal(ConfigError, slo=["ttft:1", "x"])
     draft = Draft()
     draft.put("policies", ["fcfs+full"], "test")
     with pytest.raises(ConfigError, match="no trace: give one of --workload NAME and --trace FILE"):
