@@ -45,6 +45,10 @@ class Estimate(NamedTuple):
         mean, lo, hi = t_interval(per_seed)
         return cls(mean, None if lo is None or hi is None else (lo, hi), list(per_seed))
 
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form; ``ci95`` always has two places, null without an interval."""
+        return {"mean": self.mean, "ci95": self.ci95 or (None, None), "per_seed": self.per_seed}
+
     @property
     def half_width(self) -> float | None:
         """Half the interval's width."""
@@ -70,7 +74,7 @@ class Comparison:
         """Return the JSON form."""
         cell = sweep.experiment.cells[0]
         return {
-            "policies": {p: {m: e._asdict() for m, e in values.items()} for p, values in self.policies.items()},
+            "policies": {p: {m: e.document() for m, e in values.items()} for p, values in self.policies.items()},
             "trace": self.trace,
             "requests": cell.requests,
             "objectives": self.objectives,
@@ -99,7 +103,7 @@ class Comparison:
                     "a": a,
                     "b": b,
                     "difference": mean,
-                    "ci95": None if lo is None else [lo, hi],
+                    "ci95": (lo, hi),
                     "significant": result.significant,
                     "variance_reduction": result.variance_reduction,
                 }
