@@ -167,17 +167,24 @@ def _write(trace: Trace, out: Path, to: str | None, block_size: int | None, json
         out /= Path(trace.name).stem + WRITABLE.get(to or "parquet", "")
     if out.exists():
         raise ConfigError(f"{out} exists; give a new file")
-    check_writable(out, to, block_size)
+    fmt = check_writable(out, to, block_size)
     if is_folder:
         out.parent.mkdir(parents=True, exist_ok=True)
     if not out.parent.is_dir():
         raise ConfigError(f"{out.parent} is not a folder, so {out.name} cannot be written there")
     write_trace(trace, out, fmt=to, block_size=block_size)
+    warnings = [*trace.warnings, *_left_out(trace, fmt)]
     if json:
-        output.emit({"out": str(out), "requests": len(trace), "hash": trace.digest(), "warnings": trace.warnings})
+        output.emit({"out": str(out), "requests": len(trace), "hash": trace.digest(), "warnings": warnings})
         return
     output.say(f"{len(trace)} requests: {out}")
-    output.warn(trace.warnings)
+    output.warn(warnings)
+
+
+def _left_out(trace: Trace, fmt: str) -> list[str]:
+    columns = ("session", "tenant", "slo_ttft_ns", "slo_tpot_ns")
+    lost = [c for c in columns if fmt == "timed-trace" and getattr(trace, c) is not None]
+    return [f"a timed-trace has no column for {', '.join(lost)}; not written"] if lost else []
 
 
 def _flat(figures: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from traces.describe import describe
-from traces.io import read_trace
+from traces.io import read_trace, write_trace
+from traces.schema import Trace
 from traces.synthetic import WORKLOADS, generate
 
 Cli = Callable[..., Any]
@@ -63,6 +65,15 @@ def test_converting_keeps_lengths_and_applies_the_options(cli: Cli, tmp_path: Pa
     assert back.prompt_tokens.tolist() == trace.prompt_tokens.tolist()
     assert back.output_tokens.tolist() == trace.output_tokens.tolist()
     assert back.arrival_ns.tolist() == trace.arrival_ns.tolist()
+
+
+def test_what_a_timed_trace_cannot_hold_is_named(cli: Cli, tmp_path: Path) -> None:
+    one = np.ones(1, dtype=np.int64)
+    trace = Trace(one, one, one, slo_tpot_ns=25_000_000 * one, tenant=np.array(["a"], dtype=object))
+    write_trace(trace, tmp_path / "a.parquet")
+    warned = cli("trace", "convert", "a.parquet", "b.jsonl", "--json").json["warnings"]
+    assert warned == ["a timed-trace has no column for tenant, slo_tpot_ns; not written"]
+    assert cli("trace", "convert", "a.parquet", "b.parquet", "--json").json["warnings"] == []
 
 
 def test_lint_lists_every_problem_and_fails_on_errors(cli: Cli, tmp_path: Path) -> None:
