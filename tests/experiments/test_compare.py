@@ -105,7 +105,7 @@ def test_a_file_has_one_run_and_no_intervals(cli: Cli, tmp_path: Path) -> None:
     assert document["seeds"] == [0]
     assert document["ranking"] is None
     assert document["objectives"] == ""
-    assert any("chat.parquet has arrivals of its own" in warning for warning in document["warnings"])
+    assert any("the arrivals of chat.parquet are not random" in warning for warning in document["warnings"])
     for metrics in document["policies"].values():
         for estimate in metrics.values():
             assert estimate["ci95"] == [None, None]
