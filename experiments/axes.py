@@ -108,8 +108,8 @@ def only_cell(experiment: Experiment) -> Cell:
 
 def _one_seed(setting: Setting) -> str:
     return (
-        f"the arrivals of {setting.source.label} are not random, so every seed gives the same run: one seed was run and "
-        "there are no confidence intervals; --rate R gives Poisson arrivals that differ by seed"
+        f"the arrivals of {setting.source.label} are not random, so every seed gives the same run: one seed was run "
+        "and there are no confidence intervals; --rate R gives Poisson arrivals that differ by seed"
     )
 
 
