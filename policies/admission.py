@@ -62,7 +62,8 @@ class DecodeSaturation(Admission):
         d = request.slo_tpot_ns if self._tpot_ns is None else self._tpot_ns
         if d is None or d >= FOREVER_NS:
             return ACCEPT
-        # The arrival itself and every started prefill will decode beside those that do now.
+        # The arrival itself and every started prefill will decode beside those that do now. How much context started
+        # prefills will hold is not in the view, so a cost model that looks at it predicts a little too little.
         n = load.n_decode + load.n_prefilling + 1
         predicted = self._predictor.step_ns(
             n,

@@ -26,7 +26,8 @@ class TokenBudget(Chunking):
     seqs: Annotated[int, Ge(1)] | None = None
     """Most running requests (vLLM: max_num_seqs); by default the engine's limit, else 256 or the budget."""
     threshold: Annotated[int, Ge(1)] | None = None
-    """Most prefill tokens of one request per step (vLLM: long_prefill_token_threshold); none by default."""
+    """Most prefill tokens of one request per step; none by default. vLLM's long_prefill_token_threshold, but also for a
+    request that is alone, for which vLLM 0.32 lifts it."""
 
     def grant(self, batch: BatchView) -> Grant:
         return Grant(self.budget - batch.n_decode, None, self.threshold)
