@@ -265,12 +265,12 @@ def objectives_of(config: Config) -> Objectives:
     Raises:
         ObjectiveError: if ``slo`` cannot be read.
     """
-    from traces.synthetic import SLOWEAVE
+    from traces.synthetic import Sloweave, find_workload
 
     if config.slo is not None:
         return Objectives.parse(config.slo)
-    workload = SLOWEAVE.get(config.trace.workload or "")
-    return Objectives() if workload is None else Objectives(ttft=ns_from_ms(workload.ttft_ms))
+    workload = None if config.trace.workload is None else find_workload(config.trace.workload)
+    return Objectives(ttft=ns_from_ms(workload.ttft_ms)) if isinstance(workload, Sloweave) else Objectives()
 
 
 def limits_of(config: Config) -> Limits:

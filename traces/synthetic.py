@@ -6,15 +6,26 @@ and changing one stream's parameters leaves the others' draws alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
+from pydantic import AllowInfNan, BeforeValidator, ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass as parameters
 
 from traces import arrivals
 from traces.schema import IntArray, Segments, Trace, TraceError
 
 PROMPT_CLIP = (16, 8192)
 OUTPUT_CLIP = (4, 1024)
+
+Positive = Annotated[float, Gt(0), AllowInfNan(False)]
+NotNegative = Annotated[float, Ge(0), AllowInfNan(False)]
+Share = Annotated[float, Ge(0), Le(1)]
+Sigma = Annotated[float, Ge(0), Le(10)]
+Dwell = Annotated[float, Ge(0.001), AllowInfNan(False)]
+Count = Annotated[int, Ge(1), Le(10_000_000)]
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ def lognormal_tokens(
     return np.clip(np.rint(draws), *clip).astype(np.int64)
 
 
-@dataclass(frozen=True)
+@parameters(frozen=True, config=ConfigDict(extra="forbid"))
 class Sloweave:
     """One of SLOWeave's workloads (§4.2, §4.4).
 
@@ -48,60 +59,93 @@ class Sloweave:
     outputs to [4, 1024], and bursty switches between 105 and 35 requests/s with a mean dwell of 2 s.
     """
 
-    rate: float
-    """Requests per second; the mean rate for bursty."""
-    ttft_ms: float
+    rate: Positive
+    """Requests per second; the mean rate of two-state."""
+    ttft_ms: Positive
     """TTFT objective."""
-    prompt_medians: tuple[float, float]
-    long_share: float
-    """Share of requests with the second prompt median."""
-    output_median: float
-    prompt_sigma: float = 0.55
-    output_sigma: float = 0.40
-    burst: tuple[float, float, float] | None = None
-    """High rate, low rate (requests/s) and mean dwell (s)."""
+    prompt_median: Positive
+    output_median: Positive
+    long_share: Share = 0.0
+    """Share of requests whose prompt median is ``long_median``."""
+    long_median: Positive = 1800.0
+    prompt_sigma: Sigma = 0.55
+    output_sigma: Sigma = 0.40
+    arrivals: Literal["poisson", "gamma", "two-state", "all-at-once"] = "poisson"
+    burstiness: Positive | None = None
+    """Shape of gamma gaps; below 1 is burstier than Poisson."""
+    high: Positive | None = None
+    """The high rate of two-state, requests per second."""
+    low: Positive | None = None
+    """The low rate of two-state."""
+    dwell: Dwell | None = None
+    """Mean seconds in a state of two-state."""
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("burstiness", "gamma"),
+            ("high", "two-state"),
+            ("low", "two-state"),
+            ("dwell", "two-state"),
+        ):
+            if (getattr(self, name) is not None) != (self.arrivals == value):
+                raise ValueError(f"{name} goes with arrivals={value}, and arrivals={value} needs it")
 
     def generate(self, n: int, seed: int, rate: float | None, name: str) -> Trace:
-        """Return ``n`` requests; ``rate`` replaces the offered rate, keeping the shape of bursts."""
+        """Return ``n`` requests; ``rate`` replaces the offered rate, that of both states in proportion."""
         streams = Streams.of(seed)
-        factor = 1.0 if rate is None else rate / self.rate
-        if self.burst is None:
-            times = arrivals.poisson(n, self.rate * factor, streams.arrivals)
-        else:
-            high, low, dwell = self.burst
-            times = arrivals.two_state(n, high * factor, low * factor, dwell, streams.arrivals)
+        times = self._arrivals(n, self.rate if rate is None else rate, streams.arrivals)
         is_long = streams.lengths.random(n) < self.long_share
-        medians = np.where(is_long, self.prompt_medians[1], self.prompt_medians[0])
+        medians = np.where(is_long, self.long_median, self.prompt_median)
         prompts = lognormal_tokens(medians, self.prompt_sigma, PROMPT_CLIP, n, streams.lengths)
         outputs = lognormal_tokens(self.output_median, self.output_sigma, OUTPUT_CLIP, n, streams.lengths)
         return Trace(times, prompts, outputs, name=name)
 
+    def _arrivals(self, n: int, rate: float, rng: np.random.Generator) -> IntArray:
+        if self.arrivals == "gamma" and self.burstiness is not None:
+            return arrivals.gamma(n, rate, self.burstiness, rng)
+        if self.high is not None and self.low is not None and self.dwell is not None:
+            factor = rate / self.rate
+            return arrivals.two_state(n, self.high * factor, self.low * factor, self.dwell, rng)
+        if self.arrivals == "all-at-once":
+            return arrivals.all_at_once(n)
+        return arrivals.poisson(n, rate, rng)
+
 
 SLOWEAVE = {
-    "chat": Sloweave(110, 1000, (256, 256), 0.0, 96, output_sigma=0.30),
-    "mixed": Sloweave(90, 1000, (256, 1800), 0.3, 100),
-    "long": Sloweave(60, 5000, (1800, 1800), 0.0, 180),
-    "bursty": Sloweave(70, 1500, (256, 1800), 0.3, 100, burst=(105, 35, 2.0)),
+    "chat": Sloweave(110, 1000, 256, 96, output_sigma=0.30),
+    "mixed": Sloweave(90, 1000, 256, 100, long_share=0.3),
+    "long": Sloweave(60, 5000, 1800, 180),
+    "bursty": Sloweave(70, 1500, 256, 100, long_share=0.3, arrivals="two-state", high=105, low=35, dwell=2.0),
 }
 
 
-@dataclass(frozen=True)
+def _clip(value: Any) -> Any:
+    """Read ``none`` or ``LOW-HIGH``."""
+    if not isinstance(value, str):
+        return value
+    return None if value == "none" else tuple(value.split("-"))
+
+
+@parameters(frozen=True, config=ConfigDict(extra="forbid"))
 class PrefillOnly:
     """One of PrefillOnly's workloads (§7.1, Table 1): users whose requests share a profile; one output token.
 
-    ``arrivals="users"`` lets each user's requests arrive together, ``"requests"`` each on its own, users shuffled:
-    the paper says only that users arrive as a Poisson process. ``clip`` bounds the profile, which Table 1 prints as
-    the range of one standard deviation.
+    The paper says only that users arrive as a Poisson process, and prints as the range of profiles what is one
+    standard deviation of its Normal.
     """
 
-    users: int
-    requests_per_user: int
-    profile_mean: float
-    profile_std: float
-    clip: tuple[int, int] | None
-    post_tokens: int
-    rate: float
-    arrivals: str = "users"
+    users: Count
+    requests_per_user: Count
+    profile_mean: Positive
+    profile_std: NotNegative
+    """Of the Normal; 0 makes profiles uniform within ``clip``."""
+    clip: Annotated[tuple[Count, Count] | None, BeforeValidator(_clip)]
+    """Bounds of the profile; none, or low-high."""
+    post_tokens: Annotated[int, Ge(0)]
+    rate: Positive
+    """Requests per second."""
+    arrivals: Literal["users", "requests"] = "users"
+    """Whether each user's requests arrive together, or each on its own, users shuffled."""
 
     def generate(self, n: int | None, seed: int, rate: float | None, name: str) -> Trace:
         """Return the users' requests, the first ``n`` of them where given; ``rate`` is in requests/s."""
@@ -115,11 +159,9 @@ class PrefillOnly:
         total = users * per_user
         if self.arrivals == "users":
             times = np.repeat(arrivals.poisson(users, rate / per_user, streams.arrivals), per_user)
-        elif self.arrivals == "requests":
+        else:
             times = arrivals.poisson(total, rate, streams.arrivals)
             user = user[streams.content.permutation(total)]
-        else:
-            raise TraceError(f"arrivals of {name} must be users or requests, not {self.arrivals!r}")
         prompts = profile[user] + self.post_tokens
         segments = _profile_and_post(user, profile[user], self.post_tokens, users)
         trace = Trace(
@@ -164,19 +206,58 @@ PREFILLONLY = {
 WORKLOADS: dict[str, Sloweave | PrefillOnly] = {**SLOWEAVE, **PREFILLONLY}
 
 
-def generate(name: str, seed: int, n: int | None = None, rate: float | None = None) -> Trace:
-    """Return a workload by name: ``n`` requests (1,000 for SLOWeave's, all users' for PrefillOnly's by default).
+def find_workload(text: str) -> Sloweave | PrefillOnly:
+    """Return the workload that ``name[:k=v,...]`` describes, like ``mixed:prompt_sigma=0.8``.
 
     Raises:
-        TraceError: if there is none of that name, or ``n`` or ``rate`` is not positive.
+        TraceError: if there is none of that name, or a parameter is unknown or out of range.
+    """
+    name, _, rest = text.partition(":")
+    if name not in WORKLOADS:
+        raise TraceError.unknown("workload", name, WORKLOADS)
+    workload = WORKLOADS[name]
+    values = asdict(workload)
+    given: dict[str, str] = {}
+    for entry in filter(None, (e.strip() for e in rest.split(","))):
+        key, equals, value = entry.partition("=")
+        if not equals or not value:
+            raise TraceError(f"workload {text}: {entry!r} should read name=value")
+        if key not in values:
+            raise TraceError.unknown(f"workload {name} parameter", key, values)
+        if key in given:
+            raise TraceError(f"workload {text}: {key} is given twice")
+        given[key] = value
+    if given.get("arrivals", "two-state") != "two-state":
+        # The rates of the two states go with them.
+        values = {k: None if k in ("high", "low", "dwell") else v for k, v in values.items()}
+    try:
+        return type(workload)(**{**values, **given})
+    except ValidationError as e:
+        first = e.errors()[0]
+        where = ".".join(str(p) for p in first["loc"] if isinstance(p, str) and p in values)
+        message = first["msg"].removeprefix("Value error, ").lower()
+        raise TraceError(f"workload {text}: {where + ': ' if where else ''}{message}") from None
+
+
+def generate(name: str, seed: int, n: int | None = None, rate: float | None = None) -> Trace:
+    """Return a workload: ``n`` requests (1,000 for SLOWeave's, all users' for PrefillOnly's by default).
+
+    Args:
+        name: see :func:`find_workload`.
+        seed: of all three streams.
+        n: how many requests.
+        rate: requests per second in place of the workload's own.
+
+    Raises:
+        TraceError: if there is no such workload, or ``n`` or ``rate`` is not positive.
     """
     if rate is not None:
         arrivals.check_rate(rate)
-    if name not in WORKLOADS:
-        raise TraceError.unknown("workload", name, WORKLOADS)
+    workload = find_workload(name)
     if n is not None and n < 1:
         raise TraceError(f"a workload has at least 1 request, not {n}")
-    workload = WORKLOADS[name]
-    if isinstance(workload, Sloweave):
-        return workload.generate(1000 if n is None else n, seed, rate, name)
-    return workload.generate(n, seed, rate, name)
+    if isinstance(workload, PrefillOnly):
+        return workload.generate(n, seed, rate, name)
+    if rate is not None and workload.arrivals == "all-at-once":
+        raise TraceError(f"workload {name}: requests that arrive all at once have no rate")
+    return workload.generate(1000 if n is None else n, seed, rate, name)

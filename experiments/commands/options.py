@@ -42,7 +42,8 @@ Policies = Annotated[
     ),
 ]
 Workload = Annotated[
-    str | None, typer.Option("--workload", metavar="NAME", help="A synthetic workload.", rich_help_panel=TRACE)
+    str | None,
+    typer.Option("--workload", metavar="NAME", help="A synthetic workload, NAME[:k=v,...].", rich_help_panel=TRACE),
 ]
 TraceFile = Annotated[
     str | None, typer.Option("--trace", metavar="FILE", help="A trace in any known format.", rich_help_panel=TRACE)

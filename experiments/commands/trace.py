@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -164,7 +165,7 @@ def _write(trace: Trace, out: Path, to: str | None, block_size: int | None, json
 
     is_folder = out.is_dir() or not out.suffix
     if is_folder:
-        out /= Path(trace.name).stem + WRITABLE.get(to or "parquet", "")
+        out /= re.sub(r"[^\w.-]+", "-", trace.name) + WRITABLE.get(to or "parquet", "")
     if out.exists():
         raise ConfigError(f"{out} exists; give a new file")
     fmt = check_writable(out, to, block_size)

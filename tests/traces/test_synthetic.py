@@ -1,5 +1,6 @@
 """SLOWeave's and PrefillOnly's workloads: medians, totals, and streams that do not touch each other."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from scipy import stats
 
 from traces.schema import IntArray, TraceError
-from traces.synthetic import PREFILLONLY, SLOWEAVE, WORKLOADS, Streams, generate
+from traces.synthetic import PREFILLONLY, SLOWEAVE, WORKLOADS, Streams, find_workload, generate
 
 N = 20_000
 
@@ -50,7 +51,7 @@ def test_spreads_are_the_documented_ones(name: str, median: float, sigma: float)
     for z in (-1, 1):
         tokens = round(median * np.exp(sigma * z))
         assert_share(trace.output_tokens <= tokens, stats.lognorm(sigma, scale=median).cdf(tokens + 0.5))
-    prompt = SLOWEAVE[name].prompt_medians[0]
+    prompt = SLOWEAVE[name].prompt_median
     tokens = round(prompt * np.exp(0.55))
     assert_share(trace.prompt_tokens <= tokens, stats.lognorm(0.55, scale=prompt).cdf(tokens + 0.5))
 
@@ -162,8 +163,6 @@ def test_users_may_arrive_with_all_their_requests_or_request_by_request() -> Non
     assert len(set(apart.arrival_ns.tolist())) == 1_000
     assert sorted(apart.session.tolist()) == sorted(together.session.tolist())
     assert len(set(apart.session[:50].tolist())) > 5
-    with pytest.raises(TraceError, match="arrivals of w must be users or requests, not 'posts'"):
-        replace(users, arrivals="posts").generate(None, 1, None, "w")
 
 
 def test_profiles_need_not_be_clipped() -> None:
@@ -188,3 +187,61 @@ def test_what_cannot_be_generated() -> None:
     for name in WORKLOADS:
         with pytest.raises(TraceError, match=r"^rate must be a positive number of requests per second, not -5$"):
             generate(name, 0, rate=-5)
+
+
+def test_a_workload_without_parameters_is_itself() -> None:
+    for name, workload in WORKLOADS.items():
+        assert find_workload(name) == workload
+        text = f"{name}:rate={workload.rate}"
+        assert find_workload(text) == workload
+        assert replace(generate(text, 4, 20), name=name) == generate(name, 4, 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("mixed:prompt_sigma=0,long_share=1", {"prompt_sigma": 0.0, "long_share": 1.0}),
+        ("chat:arrivals=gamma,burstiness=0.5", {"arrivals": "gamma", "burstiness": 0.5}),
+        ("bursty:dwell=10", {"dwell": 10.0}),
+        ("bursty:arrivals=poisson", {"arrivals": "poisson", "high": None, "low": None, "dwell": None}),
+        ("post-recommendation:arrivals=requests,clip=none", {"arrivals": "requests", "clip": None}),
+        ("post-recommendation:clip=100-200", {"clip": (100, 200)}),
+    ],
+)
+def test_parameters_change_what_they_name(text: str, changed: dict[str, object]) -> None:
+    assert find_workload(text) == replace(WORKLOADS[text.partition(":")[0]], **changed)
+
+
+def test_parameters_reach_the_requests() -> None:
+    assert set(generate("mixed:prompt_sigma=0,long_share=1", 0, 50).prompt_tokens.tolist()) == {1800}
+    assert not generate("chat:arrivals=all-at-once", 0, 50).arrival_ns.any()
+    assert generate("post-recommendation:clip=100-200", 0).prompt_tokens.max() <= 350
+    bursty = np.diff(generate("chat:arrivals=gamma,burstiness=0.2", 0, 20_000).arrival_ns)
+    # The squared coefficient of variation of gamma gaps is 1 / shape.
+    assert bursty.var() / bursty.mean() ** 2 == pytest.approx(5, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mixed:sigma=1", "unknown workload mixed parameter sigma; did you mean prompt_sigma?"),
+        ("mixed:prompt_sigma", "workload mixed:prompt_sigma: 'prompt_sigma' should read name=value"),
+        ("mixed:prompt_sigma=-1", "workload mixed:prompt_sigma=-1: prompt_sigma: input should be greater than"),
+        ("mixed:prompt_sigma=nan", "workload mixed:prompt_sigma=nan: prompt_sigma: "),
+        ("mixed:prompt_sigma=1,prompt_sigma=2", "prompt_sigma is given twice"),
+        ("mixed:arrivals=poison", "workload mixed:arrivals=poison: arrivals: input should be 'poisson', 'gamma'"),
+        ("mixed:burstiness=2", "burstiness goes with arrivals=gamma"),
+        ("mixed:arrivals=gamma", "burstiness goes with arrivals=gamma, and arrivals=gamma needs it"),
+        ("chat:high=3", "high goes with arrivals=two-state"),
+        ("post-recommendation:clip=x", "workload post-recommendation:clip=x: clip: "),
+        ("post-recommendation:users=0", "users: input should be greater than or equal to 1"),
+    ],
+)
+def test_parameters_that_cannot_be(text: str, message: str) -> None:
+    with pytest.raises(TraceError, match=re.escape(message)):
+        generate(text, 0)
+
+
+def test_all_at_once_has_no_rate() -> None:
+    with pytest.raises(TraceError, match="all at once have no rate"):
+        generate("chat:arrivals=all-at-once", 0, rate=5.0)
