@@ -105,6 +105,8 @@ def _load(source: TraceSource, seed: int) -> Trace:
         trace = generate(source.workload, seed, source.limit, source.rate)
     else:
         trace = _read(str(source.file), source.format, source.block_size, source.stamp)
+        if not len(trace):
+            raise TraceError(f"{source.file}: the trace has no requests")
         if source.limit is not None:
             trace = trace.limit(source.limit)
         if source.rate is not None:

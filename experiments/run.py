@@ -207,7 +207,7 @@ def store(
         OSError: if it cannot be written.
     """
     if cell.keep == "records":
-        write_run(folder, trace, tables, info, objectives=cell.objectives, batches=batches)
+        write_run(folder, trace, tables, info, summary=result.summary, batches=batches)
         return
     atomic_write(folder / SUMMARY, json_bytes(result.summary))
     atomic_write(folder / RUN, json_bytes(info))

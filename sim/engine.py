@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from costmodels.base import CostModel
+from costmodels.base import CostModel, CostModelError
 from policies.base import Policy, PolicyError
 from policies.queue import PolicyQueue
 from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, StepRecord
@@ -257,6 +257,8 @@ class Engine:
                     n += 1
                     context += prompts[i]
                 done.clear()
+        if now >= FAR:
+            raise CostModelError(f"cost model {self.cost.name}: the clock ran past {FAR} ns, some 146 years")
         if now > env.now:
             yield env.timeout(now - env.now)
 
@@ -264,7 +266,7 @@ class Engine:
         """Return what to say of a grant that no engine can carry out."""
         return PolicyError(
             f"policy {self.policy.label}: {self.policy.chunking.name} granted {grant} at {now / 1e6:g} ms; tokens must "
-            "be 0 or more, and above 0 when nothing decodes; prefills and cap must be at least 1 or None"
+            f"be 0 to {FAR}, and above 0 when nothing decodes; prefills and cap must be at least 1 or None"
         )
 
     def _waiting_candidates(self, n: int, now: int) -> tuple[Candidate, ...]:
@@ -289,6 +291,11 @@ class Engine:
         decision = admission.admit(view, LoadView(now, n, context, height, len(self._prefilling), self.queue.size))
         if decision.verdict == "accept":
             return True
+        if decision.verdict not in ("reject", "redirect"):
+            raise PolicyError(
+                f"policy {self.policy.label}: {admission.name} answered {decision.verdict!r}, which is none of accept, "
+                "reject and redirect"
+            )
         log.outcome[i] = REJECTED if decision.verdict == "reject" else REDIRECTED
         log.reasons[i] = decision.reason
         return False
@@ -360,6 +367,7 @@ def simulate(
 
     Raises:
         PolicyError: if the policy cannot work with these limits, or answers what no engine can carry out.
+        CostModelError: if the clock runs past the end of 64 bits.
     """
     env = simpy.Environment()
     engine = Engine(

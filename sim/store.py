@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sim.batches import batch_table
-from sim.metrics import summarise
+from sim.metrics import Summary, summarise
 from sim.objectives import Objectives
 from sim.records import NULL, OUTCOMES, Columns, RunTables
 from traces.schema import Trace
@@ -70,6 +70,7 @@ def write_run(
     info: Mapping[str, Any],
     *,
     objectives: Objectives | None = None,
+    summary: Summary | None = None,
     batches: bool = False,
 ) -> None:
     """Write a run into ``folder``, which is made if need be; an earlier run in it is replaced.
@@ -80,6 +81,7 @@ def write_run(
         tables: what happened.
         info: JSON types, written to ``run.json`` beside the format and the hashes of the other files.
         objectives: those of ``summary.json``; without them every request that finishes counts as good.
+        summary: what :func:`sim.metrics.summarise` made of them, if it has been called already.
         batches: also write ``batches.parquet``, one row per request and step.
 
     Raises:
@@ -99,7 +101,9 @@ def write_run(
     if batches:
         table = batch_table(tables)
         contents[BATCHES] = _parquet({**table, "request": trace.ids[table["request"]]})
-    contents[SUMMARY] = _json(summarise(tables.requests, tables.steps, objectives or Objectives()))
+    if summary is None:
+        summary = summarise(tables.requests, tables.steps, objectives or Objectives())
+    contents[SUMMARY] = _json(summary)
     head["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     contents[RUN] = _json(head)
 

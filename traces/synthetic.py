@@ -17,6 +17,9 @@ from pydantic.dataclasses import dataclass as parameters
 from traces import arrivals
 from traces.schema import IntArray, Segments, Trace, TraceError
 
+PAPER_REQUESTS = 1000
+"""Requests of a run in SLOWeave §4.2."""
+
 PROMPT_CLIP = (16, 8192)
 OUTPUT_CLIP = (4, 1024)
 
@@ -240,7 +243,7 @@ def find_workload(text: str) -> Sloweave | PrefillOnly:
 
 
 def generate(name: str, seed: int, n: int | None = None, rate: float | None = None) -> Trace:
-    """Return a workload: ``n`` requests (1,000 for SLOWeave's, all users' for PrefillOnly's by default).
+    """Return a workload: its first ``n`` requests (1,000 for SLOWeave's, all users' for PrefillOnly's by default).
 
     Args:
         name: see :func:`find_workload`.
@@ -260,4 +263,6 @@ def generate(name: str, seed: int, n: int | None = None, rate: float | None = No
         return workload.generate(n, seed, rate, name)
     if rate is not None and workload.arrivals == "all-at-once":
         raise TraceError(f"workload {name}: requests that arrive all at once have no rate")
-    return workload.generate(1000 if n is None else n, seed, rate, name)
+    # The first requests of the paper's thousand are the same whatever the limit.
+    n = PAPER_REQUESTS if n is None else n
+    return workload.generate(max(n, PAPER_REQUESTS), seed, rate, name).limit(n)

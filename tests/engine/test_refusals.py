@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodels import load_cost_model
-from policies import BatchView, Chunking, Grant, Policy, PolicyError
+from costmodels import CostModelError, LinearCost, load_cost_model
+from policies import Admission, BatchView, Chunking, Decision, Grant, LoadView, Policy, PolicyError, RequestView
+from policies.chunking.full import Full
 from policies.ordering.fcfs import Fcfs
 from sim.engine import Limits, simulate
 from traces import Trace
@@ -55,6 +56,26 @@ def test_no_tokens_are_fine_while_something_decodes() -> None:
     requests = simulate(TRACE, policy, load_cost_model("sloweave-paper")).requests
     assert (requests["finished_ns"] > 0).all()
     assert requests["first_scheduled_ns"][1] == requests["finished_ns"][0]
+
+
+def test_an_unknown_verdict_is_no_redirection() -> None:
+    class Maybe(Admission):
+        name = "maybe"
+
+        def admit(self, request: RequestView, load: LoadView) -> Decision:
+            return Decision("maybe", "x")
+
+    policy = Policy(Fcfs(), Full(), Maybe(), label="mine")
+    with pytest.raises(PolicyError, match="policy mine: maybe answered 'maybe', which is none of accept"):
+        simulate(TRACE, policy, load_cost_model("sloweave-paper"))
+
+
+@pytest.mark.parametrize("output", [1, 4])
+def test_a_clock_that_leaves_64_bits_is_refused(output: int) -> None:
+    trace = Trace(np.array([0]), np.array([2**31]), np.array([output]))
+    slow = LinearCost(name="slow", per_token=10**12)
+    with pytest.raises(CostModelError, match="cost model slow: the clock ran past"):
+        simulate(trace, Policy(Fcfs(), Full()), slow)
 
 
 @pytest.mark.parametrize("name", ["max_num_seqs", "max_model_len"])

@@ -119,3 +119,11 @@ def test_lint_passes_a_good_file_with_its_warnings(cli: Cli, tmp_path: Path) -> 
     assert "warning: unsorted.csv, line 3" in done.out
     assert "unsorted.csv: no errors, 2 rows, format azure" in done.out
     assert "warning: unsorted.csv, line 3" in cli("trace", "info", "unsorted.csv").err
+
+
+def test_a_trace_without_requests_is_an_error_wherever_it_is_used(cli: Cli, tmp_path: Path) -> None:
+    write_trace(generate("chat", 0, 1).limit(0), tmp_path / "empty.parquet")
+    for command in (["trace", "info", "empty.parquet"], ["compare", "--trace", "empty.parquet", "-p", "sloweave"]):
+        done = cli(*command)
+        assert done.code == 2
+        assert "empty.parquet: the trace has no requests" in done.err

@@ -245,3 +245,10 @@ def test_parameters_that_cannot_be(text: str, message: str) -> None:
 def test_all_at_once_has_no_rate() -> None:
     with pytest.raises(TraceError, match="all at once have no rate"):
         generate("chat:arrivals=all-at-once", 0, rate=5.0)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_limit_takes_the_first_requests(name: str) -> None:
+    whole = generate(name, 6)
+    for n in (1, 30, len(whole)):
+        assert generate(name, 6, n) == whole.limit(n)
