@@ -24,7 +24,7 @@ from sim.engine import simulate
 from sim.metrics import Summary, summarise
 from sim.objectives import Objectives
 from sim.provenance import cost_model_hash
-from sim.records import RunTables
+from sim.records import Tables
 from sim.stats import warmup_warning
 from sim.store import RUN, SUMMARY, StoreError, atomic_write, read_run, write_run
 from sim.views import own_or_default
@@ -134,7 +134,7 @@ def check_cells(cells: Iterable[Cell]) -> None:
             prepare(cell)
 
 
-def simulate_cell(cell: Cell) -> tuple[Trace, RunTables, CellResult]:
+def simulate_cell(cell: Cell) -> tuple[Trace, Tables, CellResult]:
     """Run a cell and measure it; nothing is written.
 
     Raises:
@@ -196,7 +196,7 @@ def store(
     folder: Path,
     cell: Cell,
     trace: Trace,
-    tables: RunTables,
+    tables: Tables,
     result: CellResult,
     info: dict[str, Any],
     batches: bool = False,

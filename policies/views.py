@@ -61,7 +61,7 @@ class BatchView(NamedTuple):
     """The least of "last token + ``Chunking.deadline_ns``" over decoding requests; ``None``: no deadline."""
     candidates: tuple[Candidate, ...]
     """Prefills in the order in which tokens would be handed out: all that have started, then, up to
-    ``Chunking.lookahead`` in all, those that wait."""
+    ``Chunking.lookahead`` in all, those that wait, as far as seats are free."""
     n_waiting: int
     """Requests that have not started."""
 

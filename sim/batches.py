@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.records import Columns, RunTables
+from sim.records import Columns, Tables
 
 
-def batch_table(tables: RunTables) -> Columns:
+def batch_table(tables: Tables) -> Columns:
     """Expand a run into one row per request and step.
 
     Columns ``step``, ``position`` (in the batch), ``request`` (index) and ``tokens``: the size of its prefill chunk,

@@ -22,17 +22,7 @@ from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, S
 from sim.kvcache import KVCache, NullCache
 from sim.least import FAR, LeastActive
 from sim.objectives import Objectives
-from sim.records import (
-    CHUNK_COLUMNS,
-    REDIRECTED,
-    REJECTED,
-    RunLog,
-    RunTables,
-    chunk_table,
-    pack_step,
-    request_table,
-    step_table,
-)
+from sim.records import CHUNK_COLUMNS, REDIRECTED, REJECTED, LoggedRun, RunLog, pack_step
 from sim.views import request_views
 from traces.schema import Trace
 
@@ -338,10 +328,9 @@ class Engine:
             height += 1
             duration = step_ns(n, context, height, 0, 0, 0)
 
-    def tables(self) -> RunTables:
-        """Return the expanded tables of a run that has ended."""
-        steps = step_table(self.log, self.policy.needs_predictor)
-        return RunTables(request_table(self.trace, self.log, steps), steps, chunk_table(self.log), self.log.reasons)
+    def tables(self) -> LoggedRun:
+        """Return the tables of a run that has ended."""
+        return LoggedRun(self.trace, self.log, self.policy.needs_predictor)
 
 
 def simulate(
@@ -353,7 +342,7 @@ def simulate(
     objectives: Objectives | None = None,
     limits: Limits | None = None,
     stretch: bool = True,
-) -> RunTables:
+) -> LoggedRun:
     """Run ``trace`` under ``policy`` on one engine that charges ``cost`` per step.
 
     Args:

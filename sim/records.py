@@ -7,8 +7,9 @@ the expanded form, with token times derived from step indices in whole-array ope
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from struct import Struct
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,16 +66,64 @@ class RunLog:
         self.cached = [0] * self.n
 
 
+class Tables(Protocol):
+    """The expanded tables as dictionaries of equally long columns, in trace and step order."""
+
+    @property
+    def requests(self) -> Columns:
+        """One row per request; see :func:`request_table`."""
+
+    @property
+    def steps(self) -> Columns:
+        """One row per step; see :func:`step_table`."""
+
+    @property
+    def chunks(self) -> Columns:
+        """Columns ``step``, ``request`` (index) and ``tokens``: what was prefilled, in batch order."""
+
+    @property
+    def reasons(self) -> dict[int, str]:
+        """Why a request was turned away, by index."""
+
+
 @dataclass(frozen=True)
 class RunTables:
-    """The expanded tables as dictionaries of equally long columns, in trace and step order."""
+    """Tables that are there already."""
 
     requests: Columns
     steps: Columns
     chunks: Columns
-    """Columns ``step``, ``request`` (index) and ``tokens``: what was prefilled, in batch order."""
     reasons: dict[int, str]
-    """Why a request was turned away, by index."""
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A run as the engine has logged it; a table is expanded when it is first asked for."""
+
+    trace: Trace
+    log: RunLog
+    predicts: bool
+    """Whether the policy consulted a cost model at all."""
+
+    @cached_property
+    def steps(self) -> Columns:
+        """One row per step."""
+        return step_table(self.log, self.predicts)
+
+    @cached_property
+    def requests(self) -> Columns:
+        """One row per request."""
+        return request_table(self.trace, self.log, self.steps)
+
+    @cached_property
+    def chunks(self) -> Columns:
+        """What was prefilled, in batch order."""
+        return chunk_table(self.log)
+
+    @property
+    def reasons(self) -> dict[int, str]:
+        """Why a request was turned away, by index."""
+        return self.log.reasons
 
 
 def step_table(log: RunLog, predicts: bool) -> Columns:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from sim.batches import batch_table
 from sim.metrics import Summary, summarise
 from sim.objectives import Objectives
-from sim.records import NULL, OUTCOMES, Columns, RunTables
+from sim.records import NULL, OUTCOMES, Columns, Tables
 from traces.schema import Trace
 
 FORMAT = "prefillsim run"
@@ -54,9 +54,9 @@ class StoredRun:
     """A run read back. What is missing is as in memory: -1 in integer columns, NaN in floats, ``None`` in strings."""
 
     requests: Columns
-    """The columns of ``RunTables.requests``, and ``id``, ``reason``, and ``tenant`` and ``session`` where given."""
+    """The columns of ``Tables.requests``, and ``id``, ``reason``, and ``tenant`` and ``session`` where given."""
     steps: Columns
-    """The columns of ``RunTables.steps``, and ``step``, ``decided_ns``, ``kv_blocks`` and ``replica``."""
+    """The columns of ``Tables.steps``, and ``step``, ``decided_ns``, ``kv_blocks`` and ``replica``."""
     batches: Columns | None
     """Columns ``step``, ``position``, ``request`` (id) and ``tokens``; ``None`` where they were not stored."""
     info: dict[str, Any]
@@ -66,7 +66,7 @@ class StoredRun:
 def write_run(
     folder: Path,
     trace: Trace,
-    tables: RunTables,
+    tables: Tables,
     info: Mapping[str, Any],
     *,
     objectives: Objectives | None = None,
@@ -169,7 +169,7 @@ def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> N
         raise
 
 
-def _requests(trace: Trace, tables: RunTables) -> Columns:
+def _requests(trace: Trace, tables: Tables) -> Columns:
     columns: Columns = {"id": trace.ids}
     for name in ("tenant", "session"):
         if (values := getattr(trace, name)) is not None:

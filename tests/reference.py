@@ -61,8 +61,8 @@ def reference(
     reasons: dict[int, str] = {}
     now = 0
 
-    def seat_free() -> bool:
-        return bool(waiting) and (seats is None or len(prefilling) + len(decoding) < seats)
+    def seat_free(taken: int = 0) -> bool:
+        return bool(waiting) and (seats is None or len(prefilling) + len(decoding) + taken < seats)
 
     while limits.horizon_ns is None or now < limits.horizon_ns:
         while future and future[0].view.arrival_ns <= now:
@@ -98,7 +98,7 @@ def reference(
             deadlines = [now + d for r in decoding if (d := chunking.deadline_ns(r.view)) is not None]
             candidates = [Candidate(r.view, r.computed, r.prompt - r.computed) for r in prefilling]
             rest = [r.view for r in waiting] if seat_free() else []
-            while rest and len(candidates) < chunking.lookahead:
+            while rest and len(candidates) < chunking.lookahead and seat_free(len(candidates) - len(prefilling)):
                 view = ordering.choose(rest, now)
                 rest.remove(view)
                 candidates.append(Candidate(view, 0, view.prompt_tokens))
