@@ -81,7 +81,7 @@ class Engine:
         self.queue = PolicyQueue(policy.ordering)
         self.log = RunLog(len(trace))
         self._observers = policy.observers
-        self._stretch = stretch and not self._observers
+        self._stretches = stretch and not self._observers
         seats = policy.chunking.seat_limit(self.limits.max_num_seqs)
         self._seats = FAR if seats is None else seats
         self._prompts: list[int] = trace.prompt_tokens.tolist()
@@ -119,6 +119,8 @@ class Engine:
         views = request_views(self.trace, self.objectives)
         coming = next(views)
         next_arrival = coming[1]
+        stretches = self._stretches
+        too_near = -1
         step = n = context = 0
         now = int(env.now)
         quiet_until = min(FAR, env.peek())
@@ -133,9 +135,20 @@ class Engine:
                     enqueue(coming)
                 coming = next(views)
                 next_arrival = coming[1]
-            started = len(prefilling)
-            if started or (queue.size and n < seats):
-                waiting = queue.size
+            started, waiting = len(prefilling), queue.size
+            can_prefill = started or (waiting and n < seats)
+            if n:
+                height = step - 1 - (tallest.value if tallest.until >= step else tallest.least(step))
+            elif can_prefill:
+                height = 0
+            elif next_arrival < FAR:
+                now = next_arrival
+                continue
+            else:
+                break
+            passed = n_prefill = taken = pairs = tokens = 0
+            exception = False
+            if can_prefill:
                 if not started:
                     listed = ()
                 elif started == 1:
@@ -151,15 +164,14 @@ class Engine:
                         listed += (new(Candidate, (view, 0, prompts[view[0]])),)
                     else:
                         listed += self._waiting_candidates(min(more, seats - n - started), now)
-                height, deadline = 0, None
+                deadline = None
                 if n:
-                    height = step - 1 - (tallest.value if tallest.until >= step else tallest.least(step))
                     slack = tightest.value if tightest.until >= step else tightest.least(step)
                     if slack != FAR:
                         deadline = now + slack
                 grant = grant_of(new(BatchView, (now, n, context, height, deadline, listed, waiting)))
                 tokens, prefills, cap, exception = grant
-                left, n_prefill, pairs = tokens, 0, 0
+                left = tokens
                 while left > 0 and (prefills is None or n_prefill < prefills):
                     if n_prefill < started:
                         view = prefilling[n_prefill]
@@ -196,6 +208,15 @@ class Engine:
                 taken = tokens - left
                 if tokens > FAR or (not n_prefill and (tokens or not n)):
                     raise self._refusal(grant, now)
+            elif stretches and next_arrival != too_near and finishes[0] >= (step + STRETCH_MIN) * size:
+                elapsed, passed = self._stretch(now, step, n, context, height, min(next_arrival, horizon))
+                if passed:
+                    now += elapsed
+                    step += passed
+                    context += n * passed
+                else:
+                    too_near = next_arrival
+            if not passed:
                 duration = step_ns(n, context, height, n_prefill, taken, pairs)
                 steps += pack_step(now, n, context, height, n_prefill, taken, pairs, waiting, tokens, exception, 1)
                 add_duration(duration)
@@ -208,16 +229,6 @@ class Engine:
                 now += duration
                 step += 1
                 context += n
-            elif n:
-                elapsed, passed = self._decode_only(now, step, n, context, min(next_arrival, horizon))
-                now += elapsed
-                step += passed
-                context += n * passed
-            elif next_arrival < FAR:
-                now = next_arrival
-                continue
-            else:
-                break
             bound = step * size
             while finishes[0] < bound:
                 i = pop(finishes) % size
@@ -290,43 +301,26 @@ class Engine:
         log.reasons[i] = decision.reason
         return False
 
-    def _decode_only(self, now: int, step: int, n: int, context: int, until: int) -> tuple[int, int]:
-        """Advance to the next finish, or to the first step boundary at or after ``until``.
+    def _stretch(self, now: int, step: int, n: int, context: int, height: int, until: int) -> tuple[int, int]:
+        """Advance decode-only steps to the next finish, or to the first step boundary at or after ``until``.
 
         Returns:
-            The time that takes, and the number of steps.
+            The time that takes and the number of steps; 0 and 0 where too few fit to be worth it.
         """
-        log, cost, waiting = self.log, self.cost, self.queue.size
-        predictor = None if self.predictor is cost else self.predictor
-        height = step - 1 - self._tallest.least(step)
+        log, cost = self.log, self.cost
         first = cost.step_ns(n, context, height, 0, 0, 0)
+        if first < 1 or until - now < STRETCH_MIN * first:
+            return 0, 0
         # Steps do not get shorter as contexts grow, so no more than this fit before the next event.
         most = min(self._finishes[0] // len(self.trace) - step + 1, -((now - until) // first))
-        if most >= STRETCH_MIN and self._stretch:
-            run = cost.decode_run_ns(n, context, height, most)
-            ends = np.cumsum(run)
-            taken = min(most, int(np.searchsorted(ends, until - now, side="left")) + 1)
-            log.steps += pack_step(now, n, context, height, 0, 0, 0, waiting, 0, 0, taken)
-            log.durations += run[:taken].tolist()
-            if predictor is not None:
-                log.predicted += predictor.decode_run_ns(n, context, height, taken).tolist()
-            return int(ends[taken - 1]), taken
-        step_ns, steps, add_duration = cost.step_ns, log.steps, log.durations.append
-        clock, taken, duration = now, 0, first
-        while True:
-            steps += pack_step(clock, n, context, height, 0, 0, 0, waiting, 0, 0, 1)
-            add_duration(duration)
-            if predictor is not None:
-                log.predicted.append(predictor.step_ns(n, context, height, 0, 0, 0))
-            for part in self._observers:
-                part.observe(StepRecord(clock, clock, duration, n, context, height, 0, 0, 0))
-            clock += duration
-            taken += 1
-            if taken == most or clock >= until:
-                return clock - now, taken
-            context += n
-            height += 1
-            duration = step_ns(n, context, height, 0, 0, 0)
+        run = cost.decode_run_ns(n, context, height, most)
+        ends = np.cumsum(run)
+        taken = min(most, int(np.searchsorted(ends, until - now, side="left")) + 1)
+        log.steps += pack_step(now, n, context, height, 0, 0, 0, self.queue.size, 0, 0, taken)
+        log.durations += run[:taken].tolist()
+        if self.predictor is not cost:
+            log.predicted += self.predictor.decode_run_ns(n, context, height, taken).tolist()
+        return int(ends[taken - 1]), taken
 
     def tables(self) -> LoggedRun:
         """Return the tables of a run that has ended."""
