@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -12,33 +10,13 @@ from policies import BatchView, Chunking, Grant, Policy, parse_policy
 from policies.ordering.fcfs import Fcfs
 from sim.engine import STRETCH_MIN, Limits, simulate
 from tests.engine.compare import assert_same_run
+from tests.engine.costs import GrowingCost
 from traces import Trace
-
-
-class Growing(CostModel):
-    """A step takes longer the more context its decodes have."""
-
-    name = "growing"
-
-    def step_ns(
-        self,
-        n_decode: int,
-        decode_context: int,
-        decode_context_max: int,
-        n_prefill: int,
-        prefill_tokens: int,
-        prefill_pairs: int,
-    ) -> int:
-        return 10 + decode_context + prefill_tokens
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "growing"}
-
 
 STEADY = LinearCost(name="steady", step=10, decode=0, per_decode=0, prefill=0, per_token=1)
 
 
-@pytest.mark.parametrize("cost", [STEADY, Growing()], ids=lambda c: c.name)
+@pytest.mark.parametrize("cost", [STEADY, GrowingCost()], ids=lambda c: c.name)
 @pytest.mark.parametrize("horizon", [None, 10 * (2 * STRETCH_MIN) + 3])
 def test_a_stretch_ends_at_the_first_step_that_sees_an_arrival_wherever_that_falls(
     cost: CostModel, horizon: int | None
