@@ -87,16 +87,6 @@ class Tables(Protocol):
 
 
 @dataclass(frozen=True)
-class RunTables:
-    """Tables that are there already."""
-
-    requests: Columns
-    steps: Columns
-    chunks: Columns
-    reasons: dict[int, str]
-
-
-@dataclass(frozen=True)
 class LoggedRun:
     """A run as the engine has logged it; a table is expanded when it is first asked for."""
 

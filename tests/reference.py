@@ -13,7 +13,8 @@ from costmodels import CostModel
 from policies import BatchView, Candidate, Grant, LoadView, Policy, RequestView, StepRecord
 from sim.engine import Limits
 from sim.objectives import Objectives
-from sim.records import FINISHED, NULL, OUTCOMES, REJECTED, UNFINISHED, Columns, RunTables
+from sim.records import FINISHED, NULL, OUTCOMES, REJECTED, UNFINISHED, Columns
+from tests.tables import RunTables
 from traces import NONE, Trace
 
 

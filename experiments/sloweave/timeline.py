@@ -11,7 +11,7 @@ from experiments.plotting import BLUE, RED, WIDE, new_figure, save_figure
 from experiments.sloweave.grid import MAIN_TARGET_MS, NAMES, SLOWEAVE
 from experiments.tables import Rows
 from policies.spec import parse_policy
-from policies.units import MS
+from policies.units import MS, ns_from_ms
 from sim.engine import simulate
 from sim.objectives import Objectives
 from traces.synthetic import SLOWEAVE as WORKLOADS
@@ -24,7 +24,7 @@ WINDOW_MS = (5000, 5400)
 
 def timeline_rows(seed: int = 0) -> Rows:
     """Simulate ``long`` under each policy and return the steps that begin within the window."""
-    objectives = Objectives(ttft=round(WORKLOADS["long"].ttft_ms * MS), tpot_p99=MAIN_TARGET_MS * MS)
+    objectives = Objectives(ttft=ns_from_ms(WORKLOADS["long"].ttft_ms), tpot_p99=MAIN_TARGET_MS * MS)
     cost = load_cost_model("sloweave-paper")
     trace = generate("long", seed)
     rows = []

@@ -7,7 +7,8 @@ from collections.abc import Collection
 
 import numpy as np
 
-from sim.records import Columns, RunTables
+from sim.records import Columns
+from tests.tables import RunTables
 
 
 def assert_same_columns(left: Columns, right: Columns, what: str, ignore: Collection[str] = ()) -> None:

@@ -15,8 +15,8 @@ from costmodels import CostModel, LinearCost, with_margin
 from policies import ALIASES, Policy, parse_policy
 from sim.engine import Limits, simulate
 from sim.objectives import Objectives
-from sim.records import RunTables
 from tests.engine.costs import GrowingCost
+from tests.tables import RunTables
 from traces import NONE, Trace
 
 TENANTS = ("interactive", "batch")

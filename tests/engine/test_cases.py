@@ -7,8 +7,9 @@ import pytest
 
 from policies import PolicyError, parse_policy
 from sim.engine import Limits, simulate
-from sim.records import FINISHED, NULL, REJECTED, UNFINISHED, RunTables
+from sim.records import FINISHED, NULL, REJECTED, UNFINISHED
 from tests.engine.costs import PAPER, prefill_only
+from tests.tables import RunTables
 from traces import Trace
 
 LINE = prefill_only()

@@ -7,9 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies import parse_policy
-from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, RunTables
+from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED
 from tests.engine import strategies
 from tests.engine.strategies import Run
+from tests.tables import RunTables
 
 quietly = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 

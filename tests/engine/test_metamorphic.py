@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from costmodels import CostModel, LinearCost
 from sim.engine import Limits, simulate
 from sim.objectives import Objectives
-from sim.records import NULL, Columns, RunTables
+from sim.records import NULL, Columns
 from tests.engine import strategies
 from tests.engine.compare import assert_same_columns, assert_same_run
 from tests.engine.strategies import Run, ms
+from tests.tables import RunTables
 from traces import Trace
 
 quietly = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])

@@ -11,12 +11,12 @@ from costmodels import CostModel
 from policies.registry import KINDS, parts
 from sim.engine import Limits
 from sim.objectives import Objectives
-from sim.records import RunTables
 from tests.engine import strategies
 from tests.engine.compare import assert_same_run
 from tests.engine.costs import PAPER, GrowingCost
 from tests.engine.strategies import Run, ms
 from tests.reference import reference
+from tests.tables import RunTables
 from traces import Trace
 from traces.synthetic import generate
 

@@ -8,7 +8,7 @@ from costmodels import LinearCost
 from policies import parse_policy
 from sim.engine import Limits, simulate
 from sim.objectives import Objectives
-from sim.records import RunTables
+from tests.tables import RunTables
 from traces import Trace
 
 GOALS = Objectives(ttft=400, tpot_p99=60)

@@ -9,7 +9,8 @@ from costmodels import LinearCost
 from policies import parse_policy
 from sim.engine import Limits, simulate
 from sim.objectives import Objectives
-from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, RunTables, token_gaps
+from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, token_gaps
+from tests.tables import RunTables
 from traces import NONE, Trace
 
 POLICIES = (

@@ -14,8 +14,9 @@ from policies import parse_policy
 from sim.engine import Limits, simulate
 from sim.metrics import over_time, summarise
 from sim.objectives import Objectives
-from sim.records import FINISHED, NULL, RunTables
+from sim.records import FINISHED, NULL
 from tests.sim.random_runs import engine_runs
+from tests.tables import RunTables
 from traces import Trace, TraceError
 
 Run = tuple[Trace, RunTables, Objectives]

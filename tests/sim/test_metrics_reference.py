@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from sim.metrics import met, over_time, summarise
 from sim.objectives import Objectives
-from sim.records import Columns, RunTables
+from sim.records import Columns
 from tests.sim.random_runs import OBJECTIVES, engine_runs, tables
 from tests.sim.slow_metrics import rows_of, slow_met, slow_summary
+from tests.tables import RunTables
 from traces import Trace
 
 ROUNDED = ("mean", "throughput", "goodput", "jain", "lateness", "predicted")

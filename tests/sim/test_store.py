@@ -26,10 +26,11 @@ from sim.engine import simulate
 from sim.metrics import summarise
 from sim.objectives import Objectives
 from sim.provenance import cost_model_hash, provenance
-from sim.records import NULL, OUTCOMES, Columns, RunTables
+from sim.records import NULL, OUTCOMES, Columns
 from sim.store import StoreError, atomic_write, read_run, write_run
 from tests.sim.example import COST, GOALS, example_run
 from tests.sim.random_runs import engine_runs
+from tests.tables import RunTables
 from traces import Trace
 
 
