@@ -1,0 +1,151 @@
+"""vLLM's block pool written naively: one object per block, one hash per full block, lists for everything.
+
+It follows the rules of vLLM 0.32's default scheduler word by word and is what the fast pool must equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from traces import Trace
+
+
+@dataclass(eq=False)
+class Block:
+    """One KV block: ``key`` is the hash of all tokens up to its end, ``None`` while it is not full."""
+
+    key: int | None = None
+    holders: int = 0
+
+
+@dataclass
+class BlockwisePool:
+    """``blocks`` blocks, one of them vLLM's null block; see :class:`sim.kvcache.KVCache`."""
+
+    trace: Trace
+    blocks: int
+    block_size: int = 16
+    prefix_cache: bool = True
+    tracks: bool = True
+    paged: bool = True
+    stall_ns: int = 0
+    unused: list[Block] = field(init=False)
+    """Blocks nobody holds, the next to be taken first."""
+    present: dict[int, list[Block]] = field(default_factory=dict)
+    """Copies of each content, the oldest first."""
+    tables: dict[int, list[Block]] = field(default_factory=dict)
+    anonymous: list[Block] = field(default_factory=list)
+    """Taken for decodes; whose they are is told at the end."""
+    watched: set[int] = field(default_factory=set)
+    _keys: dict[tuple[int, tuple], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.unused = [Block() for _ in range(self.blocks - 1)]
+
+    @property
+    def free(self) -> int:
+        return len(self.unused)
+
+    @property
+    def capacity(self) -> int:
+        return self.blocks - 1
+
+    def content(self, index: int, tokens: int) -> list[tuple]:
+        """Return the first ``tokens`` tokens of a request, outputs included."""
+        prompt = int(self.trace.prompt_tokens[index])
+        if self.trace.segments is None:
+            found = [("own", index, k) for k in range(prompt)]
+        else:
+            found = [(content, k) for content, n in self.trace.segments.of(index) for k in range(n)]
+        return [*found, *(("out", index, k) for k in range(tokens - prompt))][:tokens]
+
+    def keys(self, index: int, tokens: int) -> list[int]:
+        """Return the hashes of the full blocks of the first ``tokens`` tokens."""
+        content, key, keys = self.content(index, tokens), -1, []
+        for end in range(self.block_size, tokens + 1, self.block_size):
+            key = self._keys.setdefault((key, tuple(content[end - self.block_size : end])), len(self._keys))
+            keys.append(key)
+        return keys
+
+    def hits(self, index: int, tokens: int) -> list[Block]:
+        """Return the oldest copies of the leading blocks that are present, at most ``tokens - 1`` tokens of them."""
+        found: list[Block] = []
+        if self.prefix_cache:
+            for key in self.keys(index, tokens)[: (tokens - 1) // self.block_size]:
+                if not self.present.get(key):
+                    break
+                found.append(self.present[key][0])
+        return found
+
+    def refusal(self, index: int) -> str | None:
+        needed = -(-int(self.trace.prompt_tokens[index] + self.trace.output_tokens[index] - 1) // self.block_size)
+        return f"needs {needed} blocks" if needed > self.capacity else None
+
+    def hit_tokens(self, index: int, tokens: int) -> int:
+        return len(self.hits(index, tokens)) * self.block_size
+
+    def fits(self, index: int, tokens: int, reserve: int) -> bool:
+        held = [b for b in self.hits(index, tokens) if b.holders]
+        return -(-tokens // self.block_size) - len(held) <= self.free - reserve
+
+    def start(self, index: int, tokens: int, now: int) -> int:
+        assert index not in self.tables
+        table = self.hits(index, tokens)
+        for block in table:
+            if not block.holders:
+                self.unused.remove(block)
+            block.holders += 1
+        self.tables[index] = table
+        return len(table) * self.block_size
+
+    def missing(self, index: int, computed: int) -> int:
+        return max(0, -(-computed // self.block_size) - len(self.tables[index]))
+
+    def extend(self, index: int, computed: int) -> None:
+        table = self.tables[index]
+        for _ in range(self.missing(index, computed)):
+            table.append(self._take())
+        self._register(table, index, computed)
+
+    def take(self, blocks: int) -> None:
+        self.anonymous += [self._take() for _ in range(blocks)]
+
+    def finish(self, index: int, computed: int) -> None:
+        table = self.tables.pop(index)
+        while len(table) < -(-computed // self.block_size):
+            table.append(self.anonymous.pop())
+        self._register(table, index, computed)
+        for block in reversed(table):
+            block.holders -= 1
+            if block.holders == 0 and block.key is None:
+                self.unused.insert(0, block)
+            elif block.holders == 0:
+                self.unused.append(block)
+
+    def watch(self, index: int) -> None:
+        self.watched.add(index)
+
+    def unwatch(self, index: int) -> None:
+        self.watched.remove(index)
+
+    def changes(self) -> list[int]:
+        return sorted(self.watched)
+
+    def prefetch(self, index: int, tokens: int, now: int) -> None:
+        pass
+
+    def _take(self) -> Block:
+        block = self.unused.pop(0)
+        if block.key is not None:
+            self.present[block.key].remove(block)
+            block.key = None
+        block.holders = 1
+        return block
+
+    def _register(self, table: list[Block], index: int, computed: int) -> None:
+        if not self.prefix_cache:
+            return
+        for block, key in zip(table, self.keys(index, computed), strict=False):
+            if block.key is None:
+                block.key = key
+                self.present.setdefault(key, []).append(block)
