@@ -196,7 +196,8 @@ def _names(folder: str) -> list[str]:
 def _read(folder: str, kind: str, name: str) -> dict[str, Any]:
     names = _names(folder)
     if name not in names:
-        near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.4)
+        longer = [n for n in names if name and n.startswith(name.lower())]
+        near = longer or difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.4)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise HardwareError(f"unknown {kind} {name}{meant} (known: {', '.join(names)})")
     text = (resources.files("costmodels") / "data" / folder / f"{name}.json").read_text(encoding="utf-8")
