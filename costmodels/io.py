@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Any
 from costmodels.base import CostModel, CostModelError
 from costmodels.linear import COEFFICIENTS, LinearCost
 from costmodels.margin import WithMargin
+from costmodels.parallel import PREFIX, named_prefill_cost
+from costmodels.prefill import COEFFICIENTS as PREFILL_COEFFICIENTS
+from costmodels.prefill import PipelineCost, PrefillCost
 
 FORMAT_VERSION = 1
-
-KINDS = ("linear", "with-margin")
 
 FRACTION = re.compile(r"-?[0-9]{1,60}([/.][0-9]{1,60})?")
 """A share; without exponents, for 1e99999999 takes minutes to write out."""
@@ -30,11 +31,16 @@ def shipped_models() -> list[str]:
 
 
 def load_cost_model(name: str) -> CostModel:
-    """Load a shipped model by name, or a JSON file by path.
+    """Load a shipped model by name, a JSON file by path, or one derived from data sheets.
+
+    The last is written like ``"prefill:llm=llama-3.1-8b,gpu=l4,tp=2,link=pcie"``, see
+    :func:`costmodels.parallel.prefill_cost`.
 
     Raises:
         CostModelError: if there is none, or the file is not a cost model that this version reads.
     """
+    if name.startswith(PREFIX):
+        return named_prefill_cost(name)
     if name in shipped_models():
         raw = (resources.files("costmodels") / "data" / f"{name}.json").read_bytes()
     elif name.endswith(".json") or "/" in name:
@@ -45,7 +51,7 @@ def load_cost_model(name: str) -> CostModel:
     else:
         raise CostModelError(
             f"unknown cost model {name}{_nearest(name, shipped_models())} (shipped: {', '.join(shipped_models())}; "
-            "or the path of a .json file)"
+            f"or {PREFIX}llm=...,gpu=...; or the path of a .json file)"
         )
     try:
         data = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique)
@@ -82,7 +88,7 @@ def cost_model_from_dict(data: Any, source: str = "cost model") -> CostModel:
     if kind not in KINDS:
         raise CostModelError(f"{source}: unknown kind {kind!r}{_nearest(str(kind), KINDS)} (kinds: {', '.join(KINDS)})")
     try:
-        return _linear(data, source) if kind == "linear" else _with_margin(data, source)
+        return READERS[kind](data, source)
     except CostModelError as e:
         raise CostModelError(str(e) if str(e).startswith(f"{source}: ") else f"{source}: {e}") from None
 
@@ -130,6 +136,34 @@ def _with_margin(data: dict[str, Any], source: str) -> WithMargin:
     if relative is None:
         raise CostModelError(f'{source}: relative is {text!r}; it must be a fraction like "1/20"')
     return WithMargin(cost_model_from_dict(data["model"], f"{source}: model"), constant, relative)
+
+
+def _prefill(data: dict[str, Any], source: str) -> PrefillCost:
+    _check_fields(data, source, list(PREFILL_COEFFICIENTS), ["name", "source"])
+    return PrefillCost(
+        name=data.get("name", source),
+        source=data.get("source", ""),
+        **{c: data[c] for c in PREFILL_COEFFICIENTS},
+    )
+
+
+def _pipeline(data: dict[str, Any], source: str) -> PipelineCost:
+    _check_fields(data, source, ["stages"], ["name"])
+    stages = data["stages"]
+    if not isinstance(stages, list):
+        raise CostModelError(f"{source}: stages is {_json_type(stages)}; it must be an array of cost models")
+    parts = tuple(cost_model_from_dict(stage, f"{source}: stage {k}") for k, stage in enumerate(stages))
+    return PipelineCost(data.get("name", source), parts)
+
+
+READERS: dict[str, Callable[[dict[str, Any], str], CostModel]] = {
+    "linear": _linear,
+    "with-margin": _with_margin,
+    "prefill": _prefill,
+    "pipeline": _pipeline,
+}
+
+KINDS = tuple(READERS)
 
 
 def _check_fields(data: dict[str, Any], source: str, needed: list[str], optional: list[str]) -> None:

@@ -72,10 +72,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "string": ("linear", "a cost model is a JSON object, not a string"),
     "number": (3, "a cost model is a JSON object, not a number"),
     "null": (None, "a cost model is a JSON object, not null"),
-    "no kind": (without("kind"), "kind is missing (kinds: linear, with-margin)"),
+    "no kind": (without("kind"), "kind is missing (kinds: linear, with-margin, prefill, pipeline)"),
     "unknown kind": (
         GOOD | {"kind": "liner"},
-        "unknown kind 'liner'; did you mean linear? (kinds: linear, with-margin)",
+        "unknown kind 'liner'; did you mean linear? (kinds: linear, with-margin, ",
     ),
     "kind of another type": (GOOD | {"kind": ["linear"]}, "unknown kind ['linear']"),
     "newer": (GOOD | {"version": 2}, "format version 2 is not 1, the one read here; it was written by a newer version"),
