@@ -1,0 +1,106 @@
+"""The content tree against prompts written out token by token."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.content import ContentTree
+from tests.sim.contents import content_traces
+from tests.traces.strategies import contents
+from traces import Segments, Trace
+
+
+def written_out(trace: Trace, row: int) -> list[tuple[int, int]]:
+    """A prompt's tokens; the k-th token of a use of an id is always the same."""
+    assert trace.segments is not None
+    return [(content, k) for content, n in trace.segments.of(row) for k in range(n)]
+
+
+def check(trace: Trace, block_size: int) -> None:
+    """Each node's requests share its blocks, nobody else does, and no node could be longer."""
+    tree = ContentTree(trace, block_size)
+    prompts = [written_out(trace, i) for i in range(len(trace))]
+    paths = [tree.path(i) for i in range(len(trace))]
+    for i, path in enumerate(paths):
+        ends = [0, *(node.hi for node in path)]
+        assert [node.lo for node in path] == ends[:-1]
+        assert all(lo < hi for lo, hi in pairwise(ends))
+        assert ends[-1] == tree.shared_end(i) == len(prompts[i]) // block_size
+    beginnings = [{tuple(p[:end]) for end in range(block_size, len(p) + 1, block_size)} for p in prompts]
+    for i, path in enumerate(paths):
+        sharing = {}
+        for node in path:
+            for block in range(node.lo, node.hi):
+                own = tuple(prompts[i][: (block + 1) * block_size])
+                among = {j for j, beginning in enumerate(beginnings) if own in beginning}
+                assert among == {j for j, other in enumerate(paths) if node in other}
+                assert sharing.setdefault(node, among) == among
+            assert node.requests == len(sharing[node])
+        assert all(sharing[a] != sharing[b] for a, b in pairwise(path))
+    assert {node for path in paths for node in path} == set(tree.nodes)
+    assert [node.number for node in tree.nodes] == list(range(len(tree.nodes)))
+
+
+@settings(deadline=None, max_examples=300)
+@given(content_traces(st.integers(1, 5)))
+def test_equals_the_tokens_written_out(drawn: tuple[Trace, int]) -> None:
+    trace, block_size = drawn
+    if trace.segments is None:
+        assert [ContentTree(trace, block_size).path(i) for i in range(len(trace))] == [()] * len(trace)
+    else:
+        check(trace, block_size)
+
+
+@settings(deadline=None, max_examples=100)
+@given(contents(6, largest=9), st.integers(1, 4))
+def test_equals_the_tokens_of_unrelated_prompts(segments: Segments, block_size: int) -> None:
+    lengths = np.diff(np.concatenate([[0], np.cumsum(segments.tokens)])[segments.offsets])
+    check(Trace(np.arange(6), lengths, np.ones(6, dtype=np.int64), segments=segments), block_size)
+
+
+def trace_of(*prompts: list[tuple[int, int]]) -> Trace:
+    return Trace(
+        np.arange(len(prompts)),
+        np.array([sum(n for _, n in p) for p in prompts]),
+        np.ones(len(prompts), dtype=np.int64),
+        segments=Segments(
+            np.cumsum([0, *map(len, prompts)]),
+            np.array([c for p in prompts for c, _ in p]),
+            np.array([n for p in prompts for _, n in p]),
+        ),
+    )
+
+
+def common_blocks(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> int:
+    tree = ContentTree(trace_of(a, b), 4)
+    return max((node.hi for node in tree.path(0) if node in tree.path(1)), default=0)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "blocks"),
+    [
+        ([(7, 16)], [(7, 16)], 4),
+        ([(7, 16)], [(7, 9)], 2),
+        ([(7, 16)], [(8, 16)], 0),
+        # The same content behind another beginning is another content.
+        ([(1, 4), (7, 16)], [(2, 4), (7, 16)], 0),
+        # After a shorter use of an id comes what differs from the longer use.
+        ([(7, 8), (1, 8)], [(7, 16)], 2),
+        ([(7, 8), (7, 8)], [(7, 16)], 2),
+        ([(7, 6), (1, 8)], [(7, 6), (1, 3)], 2),
+        ([(7, 3)], [(7, 3)], 0),
+    ],
+)
+def test_common_beginnings(a: list[tuple[int, int]], b: list[tuple[int, int]], blocks: int) -> None:
+    assert common_blocks(a, b) == common_blocks(b, a) == blocks
+
+
+def test_an_empty_trace_has_an_empty_tree() -> None:
+    nobody = np.array([], dtype=np.int64)
+    trace = Trace(nobody, nobody, nobody, segments=Segments(np.array([0]), nobody, nobody))
+    assert ContentTree(trace, 16).nodes == []
