@@ -5,12 +5,20 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
 
 from policies.base import Ordering, PolicyError
 from policies.views import RequestView
 
-Entry = tuple[int, int, int, RequestView]
+Entry = Any
+"""Key, arrival, number, view: a tuple, or once there are updates a list, which can be put out of force.
+
+The view of a stale entry, its request updated or taken out, is ``()``, which sorts before every view: a stale entry
+may have the key of its successor."""
+
+_view = partial(tuple.__new__, RequestView)  # made without the detour through the class's own constructor
 
 
 class PolicyQueue:
@@ -18,10 +26,22 @@ class PolicyQueue:
 
     Requests put back by :meth:`push_front` (preempted ones) come before all others, last in first out, as in
     vLLM. With a key ordering an operation costs O(log n), and O(1) while requests are added in the order of their
-    keys; with a ``choose`` ordering peeking looks at all.
+    keys; an update that leaves the key as it was costs O(1). With a ``choose`` ordering peeking looks at all.
     """
 
-    __slots__ = ("_chosen", "_current", "_front", "_heap", "_key", "_keyed", "_ordering", "_plain", "_run", "size")
+    __slots__ = (
+        "_chosen",
+        "_front",
+        "_heap",
+        "_key",
+        "_keyed",
+        "_ordering",
+        "_plain",
+        "_run",
+        "_stale",
+        "_where",
+        "size",
+    )
 
     def __init__(self, ordering: Ordering) -> None:
         self._ordering = ordering
@@ -31,10 +51,11 @@ class PolicyQueue:
         # Entries added in ascending order stay in a plain run; only those out of order need the heap.
         self._run: deque[Entry] = deque()
         self._heap: list[Entry] = []
-        # The entries in force of requests that were updated (or None: removed); their other entries are stale.
-        self._current: dict[int, Entry | None] = {}
+        # The entries in force by request: kept where entries go stale, so from the first update or removal on.
+        self._where: dict[int, Entry] | None = None if self._keyed else {}
+        self._stale = 0
         self._chosen: tuple[int, Entry] | None = None
-        # Keys, nobody at the front and nothing stale: the head is the lesser of two entries.
+        # Keys, nobody at the front and nothing ever stale: the head is the lesser of two entries.
         self._plain = self._keyed
         self.size = 0
         """How many requests wait; the same as ``len``, without a call."""
@@ -46,49 +67,79 @@ class PolicyQueue:
         yield from self._front
         yield from (entry[3] for entry in self._by_arrival())
 
-    def _is_stale(self, entry: Entry) -> bool:
-        return self._current.get(entry[2], entry) is not entry
-
     def _by_arrival(self) -> list[Entry]:
-        live = [e for e in itertools.chain(self._run, self._heap) if not self._is_stale(e)]
+        live = [e for e in itertools.chain(self._run, self._heap) if e[3]]
         return sorted(live, key=lambda e: e[1:3])
 
     def add(self, request: RequestView) -> None:
         """Enter a request that does not wait yet."""
         self.size += 1
-        number = request[0]
-        if self._keyed:
-            entry = (self._key(request), request[1], number, request)
+        if self._where is None:
+            entry: Entry = (self._key(request), request[1], request[0], request)
         else:
-            entry = (0, request[1], number, request)
+            entry = [self._key(request) if self._keyed else 0, request[1], request[0], request]
+            self._where[request[0]] = entry
             self._chosen = None
-        if self._current and number in self._current:
-            self._current[number] = entry
         run = self._run
-        if not run or run[-1] <= entry:
+        if not run or run[-1] < entry:
             run.append(entry)
         else:
             heapq.heappush(self._heap, entry)
 
     def update(self, request: RequestView) -> None:
         """Replace the view of a waiting request and read its key again, as after a cache event."""
-        for i, waiting in enumerate(self._front):
-            if waiting.number == request.number:
-                self._front[i] = request
-                return
-        self._current[request.number] = None
-        self._plain = False
+        number = request[0]
+        entry = self._entries().get(number)
         self._chosen = None
+        if entry is None:
+            self._front[self._place_in_front(number)] = request
+            return
+        key = self._key(request) if self._keyed else 0
+        if key == entry[0]:
+            entry[3] = request
+            return
+        self._drop(entry)
         self.size -= 1
         self.add(request)
-        if len(self._run) + len(self._heap) > 2 * self.size + 64:
-            self._forget_stale()
 
-    def _forget_stale(self) -> None:
-        self._run = deque(sorted(e for e in itertools.chain(self._run, self._heap) if not self._is_stale(e)))
-        self._heap = []
-        self._current = {}
-        self._plain = self._keyed and not self._front
+    def reread(self, numbers: Iterable[int], hit_tokens: Callable[[int, int], int]) -> None:
+        """Ask how much of some waiting requests is cached, and update those for which the answer is a new one.
+
+        Args:
+            numbers: the requests that cache events have touched.
+            hit_tokens: from a request's number and its tokens to prefill to the leading ones that are cached.
+        """
+        entries = self._entries()
+        for number in numbers:
+            entry = entries.get(number)
+            view = self._front[self._place_in_front(number)] if entry is None else entry[3]
+            cached = hit_tokens(number, view[2] + view[4])
+            if cached != view[3]:
+                self.update(_view((*view[:3], cached, *view[4:])))
+
+    def _entries(self) -> dict[int, Entry]:
+        if self._where is None:
+            self._run = deque(map(list, self._run))
+            self._heap = list(map(list, self._heap))
+            self._where = {e[2]: e for e in itertools.chain(self._run, self._heap)}
+            self._plain = False
+        return self._where
+
+    def _place_in_front(self, number: int) -> int:
+        for i, waiting in enumerate(self._front):
+            if waiting[0] == number:
+                return i
+        raise KeyError(f"request {number} does not wait")
+
+    def _drop(self, entry: Entry) -> None:
+        """Make an entry stale, and throw the stale ones out once they are the most."""
+        entry[3] = ()
+        self._stale += 1
+        if self._stale > self.size + 64:
+            self._run = deque(e for e in self._run if e[3])
+            self._heap = [e for e in self._heap if e[3]]
+            heapq.heapify(self._heap)
+            self._stale = 0
 
     def push_front(self, request: RequestView) -> None:
         """Put a preempted request before all others."""
@@ -100,23 +151,29 @@ class PolicyQueue:
         """Return the next request; the queue must not be empty."""
         if self._plain:
             run, heap = self._run, self._heap
-            return (run[0] if not heap or (run and run[0] < heap[0]) else heap[0])[3]
-        return self._front[0] if self._front else self._next(now_ns)[3]
+            head = run[0] if not heap or (run and run[0] < heap[0]) else heap[0]
+        else:
+            if self._front:
+                return self._front[0]
+            head = self._next(now_ns)
+        return head[3]  # type: ignore[no-any-return]
 
     def _next(self, now_ns: int) -> Entry:
+        if not self._keyed:
+            if self._chosen is None or self._chosen[0] != now_ns:
+                entries = self._by_arrival()
+                chosen = self._ordering.choose([e[3] for e in entries], now_ns)
+                self._chosen = (now_ns, _entry_of(chosen, entries, self._ordering))
+            return self._chosen[1]
         run, heap = self._run, self._heap
-        if self._current:
-            while run and self._is_stale(run[0]):
+        if self._stale:
+            while run and not run[0][3]:
                 run.popleft()
-            while heap and self._is_stale(heap[0]):
+                self._stale -= 1
+            while heap and not heap[0][3]:
                 heapq.heappop(heap)
-        if self._keyed:
-            return run[0] if not heap or (run and run[0] < heap[0]) else heap[0]
-        if self._chosen is None or self._chosen[0] != now_ns:
-            entries = self._by_arrival()
-            chosen = self._ordering.choose([e[3] for e in entries], now_ns)
-            self._chosen = (now_ns, _entry_of(chosen, entries, self._ordering))
-        return self._chosen[1]
+                self._stale -= 1
+        return run[0] if not heap or (run and run[0] < heap[0]) else heap[0]
 
     def pop(self, now_ns: int) -> RequestView:
         """Remove and return the next request."""
@@ -124,43 +181,53 @@ class PolicyQueue:
         if self._plain:
             run, heap = self._run, self._heap
             if not heap or (run and run[0] < heap[0]):
-                return run.popleft()[3]
-            return heapq.heappop(heap)[3]
+                return run.popleft()[3]  # type: ignore[no-any-return]
+            return heapq.heappop(heap)[3]  # type: ignore[no-any-return]
         if self._front:
             request = self._front.popleft()
-            self._plain = self._keyed and not self._front and not self._current
+            self._plain = self._keyed and not self._front and self._where is None
             return request
         entry = self._next(now_ns)
+        view: RequestView = entry[3]
+        if self._where is not None:
+            del self._where[entry[2]]
+        self._unlink(entry)
+        return view
+
+    def _unlink(self, entry: Entry) -> None:
+        self._chosen = None
         if self._run and self._run[0] is entry:
             self._run.popleft()
         elif self._heap and self._heap[0] is entry:
             heapq.heappop(self._heap)
         else:
-            self._run = deque(e for e in self._run if e is not entry)
-            self._heap = [e for e in self._heap if e is not entry]
-            heapq.heapify(self._heap)
-        self._chosen = None
-        return entry[3]
+            self._drop(entry)
 
     def remove(self, number: int) -> None:
         """Take a waiting request out wherever it is, as when its client goes away."""
-        kept = [r for r in self._front if r.number != number]
-        if len(kept) == len(self._front):
-            self._current[number] = None
-            self._plain = False
-        self._front = deque(kept)
-        self._chosen = None
+        entry = self._entries().pop(number, None)
+        if entry is None:
+            del self._front[self._place_in_front(number)]
+        else:
+            self._unlink(entry)
         self.size -= 1
 
     def first(self, n: int, now_ns: int) -> list[RequestView]:
-        """Return the next ``n`` requests in order, fewer where fewer wait; only ``n = 1`` is fast."""
+        """Return the next ``n`` requests in order, fewer where fewer wait."""
         if n == 1:
             return [self.peek(now_ns)] if self.size else []
         taken = list(itertools.islice(self._front, n))
-        rest = self._by_arrival()
+        n = min(n, self.size) - len(taken)
         if self._keyed:
-            return taken + [e[3] for e in heapq.nsmallest(n - len(taken), rest)]
-        while rest and len(taken) < n:
+            ahead = []
+            for _ in range(n):
+                ahead.append(self._next(now_ns))
+                self._unlink(ahead[-1])
+            # Before all others, so the run stays in order.
+            self._run.extendleft(reversed(ahead))
+            return taken + [e[3] for e in ahead]
+        rest = self._by_arrival()
+        for _ in range(n):
             chosen = self._ordering.choose([e[3] for e in rest], now_ns)
             rest.remove(_entry_of(chosen, rest, self._ordering))
             taken.append(chosen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import settings
@@ -115,6 +115,16 @@ class QueueMachine(RuleBasedStateMachine):
         self.naive.replace(view)
 
     @precondition(lambda self: self.naive.all())
+    @rule(data=st.data(), cached=st.integers(0, 3))
+    def see_many_caches_change(self, data: st.DataObject, cached: int) -> None:
+        """A burst: many read at once, most of which find what they had."""
+        touched = data.draw(st.sets(st.sampled_from(self.naive.all())))
+        hits = {(v.number, v.prompt_tokens): min(cached, v.prompt_tokens - 1) for v in touched}
+        self.queue.reread((v.number for v in touched), lambda number, tokens: hits[number, tokens])
+        for view in touched:
+            self.naive.replace(view._replace(cached_tokens=hits[view.number, view.prompt_tokens]))
+
+    @precondition(lambda self: self.naive.all())
     @rule(data=st.data())
     def lose_a_client(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(self.naive.all())).number
@@ -125,7 +135,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def pop(self) -> None:
         expected = self.naive.in_order(self.now)[0]
-        assert self.queue.pop(self.now) is expected
+        assert self.queue.pop(self.now) == expected
         self.naive.take(expected.number)
         self.left.append(expected)
 
@@ -147,7 +157,7 @@ class QueueMachine(RuleBasedStateMachine):
     def has_the_same_head(self) -> None:
         """At even times only, so that a queue that was not looked at is popped as well."""
         if self.naive.all() and self.now % 2 == 0:
-            assert self.queue.peek(self.now) is self.naive.in_order(self.now)[0]
+            assert self.queue.peek(self.now) == self.naive.in_order(self.now)[0]
 
 
 ORDERINGS = [Fcfs(), LastComeFirst(), AllAlike(), SrjfCalibrated(lam=1e9), SlowestGrowth()]
@@ -158,6 +168,10 @@ def test_the_queue_equals_a_list(ordering: Ordering) -> None:
     machine = type("Machine", (QueueMachine,), {"ordering": ordering})
     machine.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
     machine.TestCase("runTest").runTest()
+
+
+def entries(queue: PolicyQueue) -> int:
+    return len(queue._run) + len(queue._heap)
 
 
 def test_updates_without_end_leave_a_small_queue() -> None:
@@ -173,8 +187,76 @@ def test_updates_without_end_leave_a_small_queue() -> None:
         queue.update(view)
         if len(latest) == 10:
             assert queue.peek(0) is min(latest.values(), key=SrjfCalibrated().key)
+        assert entries(queue) <= 2 * len(queue) + 65
     assert len(queue) == 10
-    assert len(queue._run) + len(queue._heap) < 200
+
+
+def test_requests_that_have_left_are_forgotten() -> None:
+    """Millions come, are updated while they wait, and go."""
+    queue = PolicyQueue(SrjfCalibrated())
+    for i in range(3000):
+        queue.add(RequestView(i, i, 1000))
+        queue.update(RequestView(i, i, 1000, i * 7919 % 999))
+        if i % 3 == 2:
+            queue.remove(queue.peek(0).number)
+            queue.pop(0)
+            queue.pop(0)
+        assert entries(queue) <= 2 * len(queue) + 65
+    assert len(queue) == 0
+    assert not queue._entries()
+
+
+def test_an_update_that_changes_no_key_leaves_no_trace() -> None:
+    """What is cached may change without changing who is next: a tenant's name, a hit that no key reads."""
+    queue = PolicyQueue(Fcfs())
+    for i in range(5):
+        queue.add(RequestView(i, i, 100))
+    for turn in range(200):
+        queue.update(RequestView(turn % 5, turn % 5, 100, turn % 100))
+    assert entries(queue) == 5
+    assert [r.cached_tokens for r in queue.first(5, 0)] == [95, 96, 97, 98, 99]
+
+
+def test_updating_is_as_good_as_adding_in_comparisons() -> None:
+    """O(log n) per update over the whole run, sweeps included: counted, not timed."""
+    compared = 0
+
+    class Key(int):
+        def __lt__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int.__lt__(self, other)  # type: ignore[operator]
+
+    class Counted(Ordering):
+        name = "counted"
+
+        def key(self, request: RequestView) -> int:
+            return Key(request.uncached_tokens * 10**6 + request.arrival_ns)
+
+    def per_update(waiting: int) -> float:
+        nonlocal compared
+        queue = PolicyQueue(Counted())
+        for i in range(waiting):
+            queue.add(RequestView(i, i, 1000))
+        compared = 0
+        for turn in range(4 * waiting):
+            i = turn * 7919 % waiting
+            queue.update(RequestView(i, i, 1000, turn * 104729 % 999))
+            queue.peek(0)
+        return compared / (4 * waiting)
+
+    few, many = per_update(100), per_update(10_000)
+    assert many <= 2 * few + 20
+
+
+@pytest.mark.parametrize("act", [lambda q: q.update(RequestView(7, 0, 1)), lambda q: q.remove(7)])
+def test_who_does_not_wait_cannot_be_updated_or_removed(act: Callable[[PolicyQueue], None]) -> None:
+    queue = PolicyQueue(Fcfs())
+    queue.add(RequestView(0, 0, 1))
+    queue.push_front(RequestView(1, 1, 1))
+    with pytest.raises(KeyError, match="request 7 does not wait"):
+        act(queue)
+    assert len(list(queue)) == len(queue) == 2
 
 
 @pytest.mark.parametrize(
