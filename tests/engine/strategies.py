@@ -117,6 +117,7 @@ ORDERINGS = {
     "fcfs": st.just("fcfs"),
     "srjf-static": st.just("srjf-static"),
     "srjf-calibrated": lams.map(lambda lam: f"srjf-calibrated:lam={lam}"),
+    "lpm": st.just("lpm"),
     "edf": st.one_of(st.just("edf"), st.integers(1, 500).map(lambda ns: f"edf:ttft={ms(ns)}")),
 }
 """Every built-in ordering by name."""

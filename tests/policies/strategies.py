@@ -81,6 +81,7 @@ actions = st.sampled_from(["reject", "redirect"])
 PARAMETERS: dict[tuple[str, str], dict[str, st.SearchStrategy[Any]]] = {
     ("ordering", "edf"): {"ttft": st.none() | milliseconds},
     ("ordering", "fcfs"): {},
+    ("ordering", "lpm"): {},
     ("ordering", "srjf-calibrated"): {
         "lam": st.floats(0, allow_infinity=True, allow_nan=False) | st.sampled_from([0.0, 500.0, 0.1, 1e-9, 1e22])
     },
