@@ -1,0 +1,1 @@
+"""PrefillOnly (arXiv 2505.07203v1): its tables and figures, regenerated."""

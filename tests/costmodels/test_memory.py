@@ -1,0 +1,207 @@
+"""The memory model: exact sizes, the maximum input length is the maximum, and more memory never shortens it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from costmodels.hardware import Gpu, HardwareError, LlmShape, gpu_names, llm_names, load_gpu, load_llm
+from costmodels.memory import LINKED_BYTES, MODES, RESERVED_BYTES, MemoryModel
+
+LLAMA, L4 = load_llm("llama-3.1-8b"), load_gpu("l4")
+H100 = load_gpu("h100-pcie")
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> LlmShape:
+    kv_heads, head_dim = draw(st.sampled_from((2, 4, 8))), draw(st.sampled_from((64, 128)))
+    heads = kv_heads * draw(st.integers(1, 8))
+    return LlmShape(
+        "drawn",
+        layers=draw(st.integers(2, 80)),
+        hidden=draw(st.integers(1, 64)) * 128,
+        intermediate=draw(st.integers(1, 200)) * 256,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab=draw(st.integers(1, 1000)) * 64,
+        linear_bytes=draw(st.sampled_from((1, 2))),
+        tied_embeddings=draw(st.booleans()),
+        qkv_bias=draw(st.booleans()),
+    )
+
+
+@st.composite
+def models(draw: st.DrawFn, **fixed: Any) -> MemoryModel:
+    llm = draw(shapes())
+    room = draw(st.integers(2**20, 2**35))
+    gpu = replace(L4, name="drawn", memory_bytes=2 * llm.weight_bytes + 2 * (RESERVED_BYTES + LINKED_BYTES) + room)
+    options = {
+        "mode": draw(st.sampled_from(MODES)),
+        "tp": draw(st.sampled_from((1, 2))),
+        "pp": draw(st.sampled_from((1, 2))),
+        "chunk": draw(st.sampled_from((1, 512, 2048))),
+        **fixed,
+    }
+    return MemoryModel(llm, gpu, **options)
+
+
+@given(models(), st.sampled_from((1, 16, 128)))
+@settings(deadline=None)
+def test_the_maximum_input_length_fits_and_one_more_does_not(model: MemoryModel, block_size: int) -> None:
+    longest = model.max_input_length(block_size)
+    assert model.peak_bytes(longest, block_size) <= model.room_bytes
+    assert model.peak_bytes(longest + 1, block_size) > model.room_bytes
+
+
+@given(models(), st.integers(0, 100_000), st.integers(0, 5000))
+@settings(deadline=None)
+def test_longer_prompts_take_more(model: MemoryModel, tokens: int, more: int) -> None:
+    assert model.peak_bytes(tokens) <= model.peak_bytes(tokens + more)
+    assert model.working_bytes(tokens) <= model.working_bytes(tokens + more)
+
+
+@given(models(), st.integers(0, 2**34))
+@settings(deadline=None)
+def test_more_memory_never_shortens_the_longest_input(model: MemoryModel, more: int) -> None:
+    larger = replace(model, gpu=replace(model.gpu, memory_bytes=model.gpu.memory_bytes + more))
+    assert larger.max_input_length() >= model.max_input_length()
+
+
+@given(models(mode="paged"))
+@settings(deadline=None)
+def test_each_way_of_saving_memory_saves_memory(model: MemoryModel) -> None:
+    mil = {mode: replace(model, mode=mode).max_input_length() for mode in MODES}
+    assert mil["paged"] <= mil["chunked"]
+    assert mil["paged"] <= mil["discard"]
+    assert mil["hybrid-chunking"] <= mil["hybrid-preallocation"] <= mil["hybrid"]
+
+
+@pytest.mark.parametrize("gpu", gpu_names())
+@pytest.mark.parametrize("llm", llm_names())
+def test_hybrid_reaches_further_than_chunks_wherever_a_model_fits(llm: str, gpu: str) -> None:
+    try:
+        model = MemoryModel(load_llm(llm), load_gpu(gpu), "hybrid")
+    except HardwareError:
+        assert (llm, gpu) in {("qwen-32b-fp8", "l4"), ("llama-3.3-70b-fp8", "l4"), ("llama-3.3-70b-fp8", "a100-40")}
+        return
+    chunked = replace(model, mode="chunked").max_input_length()
+    assert model.max_input_length() > chunked > replace(model, mode="paged").max_input_length()
+
+
+@given(models(), st.integers(1, 200_000), st.sampled_from((1, 16, 128)))
+@settings(deadline=None)
+def test_blocks_after_the_profile_are_what_still_fits(model: MemoryModel, length: int, block_size: int) -> None:
+    longest = model.max_input_length(block_size)
+    assume(longest > 0)
+    length = min(length, longest)
+    blocks = model.kv_blocks_after_profile(length, block_size)
+    block_bytes = block_size * model.kv_bytes_per_token
+    assert 0 <= blocks * block_bytes <= model.room_bytes - model.working_bytes(length) < (blocks + 1) * block_bytes
+    if model.keeps_all_kv:
+        assert blocks * block_size >= length
+    if length > 1:
+        assert model.kv_blocks_after_profile(length - 1, block_size) >= blocks
+
+
+@given(models(tp=1, pp=1))
+@settings(deadline=None)
+def test_two_gpus_hold_half_each(model: MemoryModel) -> None:
+    tensor, pipeline = replace(model, tp=2), replace(model, pp=2)
+    assert 2 * tensor.kv_bytes_per_token == model.kv_bytes_per_token
+    stages = (model.llm.layers + 1) // 2
+    assert pipeline.kv_bytes_per_token * model.llm.layers == model.kv_bytes_per_token * stages
+    assert model.weight_bytes <= 2 * tensor.weight_bytes
+    assert model.weight_bytes <= 2 * pipeline.weight_bytes
+    assert pipeline.working_bytes(1000) == model.working_bytes(1000)
+    assert tensor.usable_bytes == pipeline.usable_bytes == model.usable_bytes - LINKED_BYTES
+
+
+def test_sizes_of_llama_on_one_gpu() -> None:
+    model = MemoryModel(LLAMA, L4)
+    assert model.weight_bytes == 2 * 8_030_261_248
+    assert model.kv_bytes_per_token == 131_072
+    hidden = 2 * 4096
+    assert model.dense_bytes_per_token == 3 * hidden + 2 * (28_672 + 14_336)
+    assert model.working_bytes(10) == 10 * model.dense_bytes_per_token
+    assert model.peak_bytes(17) == 17 * model.dense_bytes_per_token + 32 * 131_072
+    discard = replace(model, mode="discard")
+    assert discard.working_bytes(10) == 10 * (model.dense_bytes_per_token + 4096)
+    hybrid = replace(model, mode="hybrid")
+    qkv = 2 * (4096 + 2 * 1024)
+    assert hybrid.hybrid_bytes_per_token == 3 * hidden + qkv + hidden
+    assert hybrid.working_bytes(5000) == 5000 * (4 * hidden + qkv + 4096) + 2048 * 2 * (28_672 + 14_336)
+    assert replace(hybrid, mode="hybrid-preallocation").hybrid_bytes_per_token == 4 * hidden + qkv + hidden
+    assert replace(hybrid, mode="hybrid-chunking").hybrid_bytes_per_token == 5 * hidden + qkv + hidden
+
+
+def test_sizes_of_llama_on_two_gpus() -> None:
+    tensor = MemoryModel(LLAMA, L4, "chunked", tp=2)
+    assert tensor.dense_bytes_per_token == 4 * 2 * 4096 + 28_672 + 14_336
+    assert tensor.weight_bytes == 8_030_261_248 + (2 * 32 + 1) * 4096
+    pipeline = MemoryModel(LLAMA, L4, "paged", pp=2)
+    assert pipeline.weight_bytes == 2 * (16 * LLAMA.linear_parameters_per_layer + 128_256 * 4096) + 65 * 4096
+
+
+def test_attention_counts_where_it_is_wider_than_the_mlp() -> None:
+    narrow = replace(LLAMA, intermediate=256)
+    assert MemoryModel(narrow, L4).dense_bytes_per_token == 2 * (2 * 4096 + 6144 + 4096)
+
+
+def test_vllms_default_share_of_memory_cannot_be_the_papers() -> None:
+    for llm, gpu, longest in (
+        ("llama-3.1-8b", "l4", 46_000),
+        ("qwen-32b-fp8", "a100-40", 17_000),
+        ("llama-3.3-70b-fp8", "h100-pcie", 25_000),
+    ):
+        shape = load_llm(llm)
+        usable = int(load_gpu(gpu).memory_bytes * Fraction(9, 10))
+        assert shape.weight_bytes + longest * shape.kv_bytes_per_token > usable
+
+
+def test_a_vllm_log_is_met() -> None:
+    """Llama-3-8B on one H100, profiled at 8,192 tokens: 14.96 GiB of weights, 1.26 GiB of activations.
+
+    The profile run has 256 sequences, whose logits and samples (up to four times 256 rows in FP32) are not modelled.
+    """
+    model = MemoryModel(LLAMA, H100, utilisation=Fraction(9, 10))
+    assert model.weight_bytes / 2**30 == pytest.approx(14.96, abs=0.01)
+    logits = 4 * 256 * LLAMA.vocab / 2**30
+    assert 1.26 - 4 * logits < model.working_bytes(8192) / 2**30 < 1.26
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"mode": "swap"}, "unknown memory mode 'swap' .modes: paged, chunked"),
+        ({"tp": 0}, "tp is 0; it must be at least 1"),
+        ({"chunk": 0}, "chunk is 0"),
+        ({"tp": 3}, "tp=3 does not divide the 8 KV heads"),
+        ({"pp": 33}, "pp=33 has more stages than llama-3.1-8b has layers"),
+        ({"utilisation": Fraction(0)}, "usable share of memory is 0"),
+        ({"utilisation": Fraction(1, 2)}, "llama-3.1-8b does not fit l4 with tp=1, pp=1: weights take 15.0 GiB"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(HardwareError, match=text):
+        MemoryModel(LLAMA, L4, **changes)
+
+
+def test_a_length_above_the_maximum_is_refused() -> None:
+    model = MemoryModel(LLAMA, L4)
+    longest = model.max_input_length()
+    model.kv_blocks_after_profile(longest)
+    for length in (0, longest + 1):
+        with pytest.raises(HardwareError, match=f"{length} tokens cannot be prefilled .*between 1 and {longest}"):
+            model.kv_blocks_after_profile(length)
+
+
+def test_a_gpu_without_room_for_one_token_has_length_zero() -> None:
+    weights = MemoryModel(LLAMA, L4).weight_bytes
+    tight = Gpu("tight", (weights + RESERVED_BYTES) * 20 // 19 + 1, 1, 1, 1, 1)
+    assert MemoryModel(LLAMA, tight).max_input_length() == 0
