@@ -52,7 +52,7 @@ def test_the_fit_does_not_hang_on_the_last_digit_of_its_constants() -> None:
 
 def test_a_different_constant_misses() -> None:
     """The criterion can fail: with vLLM's default share of memory most single-GPU cells are out."""
-    rows = table2_rows(utilisation=Fraction(91, 100), reserved_bytes=0)
+    rows = table2_rows(utilisation=Fraction(9, 10), reserved_bytes=0)
     assert sum(r["within"] for r in rows) < 11
 
 
