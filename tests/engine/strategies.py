@@ -111,12 +111,13 @@ def _part(name: str, params: st.SearchStrategy[dict[str, object]]) -> st.SearchS
     return params.map(lambda drawn: _joined(name, drawn))
 
 
+estimators = st.sampled_from(["tokens", "tokens", "linear", "attention", "perfect"])
 lams = st.sampled_from(["0", "1e6", "2.5e7", "1e8", "333333333.3", "1e9", "inf"])
 
 ORDERINGS = {
     "fcfs": st.just("fcfs"),
-    "srjf-static": st.just("srjf-static"),
-    "srjf-calibrated": lams.map(lambda lam: f"srjf-calibrated:lam={lam}"),
+    "srjf-static": estimators.map(lambda jct: f"srjf-static:jct={jct},longest=1000"),
+    "srjf-calibrated": st.builds("srjf-calibrated:lam={},jct={},longest=1000".format, lams, estimators),
     "lpm": st.just("lpm"),
     "edf": st.one_of(st.just("edf"), st.integers(1, 500).map(lambda ns: f"edf:ttft={ms(ns)}")),
 }

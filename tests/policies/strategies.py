@@ -77,15 +77,19 @@ tenant_margins = st.dictionaries(st.sampled_from(TENANTS), st.integers(0, 50) | 
 )
 counts = st.integers(1, 4096) | st.integers(1, 10**30)
 actions = st.sampled_from(["reject", "redirect"])
+estimators = st.sampled_from(["tokens", "linear", "attention", "perfect"])
+longests = st.integers(1000, 20_000)
 
 PARAMETERS: dict[tuple[str, str], dict[str, st.SearchStrategy[Any]]] = {
     ("ordering", "edf"): {"ttft": st.none() | milliseconds},
     ("ordering", "fcfs"): {},
     ("ordering", "lpm"): {},
     ("ordering", "srjf-calibrated"): {
-        "lam": st.floats(0, allow_infinity=True, allow_nan=False) | st.sampled_from([0.0, 500.0, 0.1, 1e-9, 1e22])
+        "lam": st.floats(0, allow_infinity=True, allow_nan=False) | st.sampled_from([0.0, 500.0, 0.1, 1e-9, 1e22]),
+        "jct": estimators,
+        "longest": longests,
     },
-    ("ordering", "srjf-static"): {},
+    ("ordering", "srjf-static"): {"jct": estimators, "longest": longests},
     ("chunking", "deadline-fill"): {
         "tpot": st.none() | milliseconds,
         "cap": counts,
