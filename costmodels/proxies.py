@@ -39,8 +39,8 @@ def correlation_table(
     """Return one row per cost model, proxy and longest input.
 
     ``pearson`` correlates proxy and true time over the profile grid of the paper (multiples of 1,000 tokens, finer
-    for the shortest lengths). ``spearman`` and ``ordering_error``, the share of pairs of requests that the proxy puts in
-    the wrong order (ties half), are over requests spread evenly over all (n_input, n_cached) with inputs of 1,000
+    for the shortest lengths). ``spearman`` and ``ordering_error``, the share of pairs of requests that the proxy puts
+    in the wrong order (ties half), are over requests spread evenly over all (n_input, n_cached) with inputs of 1,000
     tokens to the longest: on the grid, uncached tokens tie where real prompts hardly would.
     """
     rows = []
@@ -82,7 +82,7 @@ def trusted_length(cost: CostModel, proxy: str, most: int = 200_000, tolerated: 
     None where it does not up to ``most`` tokens. The error is taken to grow with the length beyond its first crossing.
     """
     thousands = most // 1_000
-    low, high = 1, 2
+    low, high = 0, 1
     while not _passes(cost, proxy, high, tolerated):
         if high >= thousands:
             return None
