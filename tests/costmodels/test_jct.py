@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
@@ -61,6 +63,11 @@ def test_the_attention_fit_of_a_quadratic_cost_is_exact(request: tuple[int, int]
     fit = jct_model("attention", SQUARE, 20_000)
     assert fit == FittedJct("attention", 7 * UNIT, 11 * UNIT, -11 * UNIT, UNIT)
     assert fit.ns(*request) == request_ns(SQUARE, *request)
+
+
+@given(st.integers(-(10**15), 10**15))
+def test_estimates_are_rounded_half_up(fine: int) -> None:
+    assert FittedJct("drawn", constant=fine).ns(0, 0) == math.floor(Fraction(fine, UNIT) + Fraction(1, 2))
 
 
 @pytest.mark.parametrize("name", ["linear", "attention"])

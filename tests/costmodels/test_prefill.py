@@ -116,6 +116,37 @@ def test_fp8_weights_are_quantised_only_where_there_are_fp8_tensor_cores() -> No
     assert native.weights_fs == weight_only.weights_fs == WEIGHTS * 10**15 / 2
 
 
+def test_every_share_enters_where_it_belongs() -> None:
+    names = ("gemm_elsewhere", "fp8", "weight_only", "attention", "memory", "nvlink", "pcie")
+    share = replace(ALL, **{name: Fraction(1, n) for name, n in zip(names, (2, 3, 5, 7, 11, 13, 17), strict=True)})
+    wide = replace(TOY, kv_heads=2, linear_bytes=1)
+    costs = {
+        (link, fp8): prefill_cost(wide, replace(SLOW, fp8_flops_per_s=fp8), tp=2, link=link, efficiency=share)
+        for link in ("pcie", "nvlink")
+        for fp8 in (None, 1_000)
+    }
+    plain = prefill_cost(wide, replace(SLOW, fp8_flops_per_s=1_000), tp=2, link="pcie", efficiency=ALL)
+    for (link, fp8), cost in costs.items():
+        assert isinstance(cost, PrefillCost)
+        assert isinstance(plain, PrefillCost)
+        assert cost.token_fs == plain.token_fs * 2 * (3 if fp8 else 5)
+        assert cost.head_fs == plain.head_fs * 2
+        assert cost.pair_fs == plain.pair_fs * 2 * 7
+        assert cost.weights_fs == plain.weights_fs * 11
+        assert cost.kv_fs == plain.kv_fs * 11 == 2 * Fraction(2 * 2 * 2 * 2, 2) * 11 * 10**15 / 10_000
+        assert cost.hop_fs == (plain.hop_fs * 17 if link == "pcie" else plain.hop_fs * 13 / 2)
+    tuned = prefill_cost(wide, SLOW, efficiency=replace(share, gemm={"slow": Fraction(1, 19)}))
+    assert isinstance(tuned, PrefillCost)
+    assert tuned.head_fs == plain.head_fs * 2 * 19
+
+
+@pytest.mark.parametrize("chunk", [128, 512, 2048])
+def test_attention_in_chunks_is_dearer_in_proportion_to_their_number(chunk: int) -> None:
+    cost = prefill_cost(TOY, SLOW, chunk=chunk, efficiency=replace(ALL, chunk_attention=Fraction(1, 4)))
+    assert isinstance(cost, PrefillCost)
+    assert cost.chunk_pair_fs == cost.pair_fs * (1 + Fraction(1, 4) * 512 / chunk)
+
+
 @st.composite
 def coefficients(draw: st.DrawFn) -> PrefillCost:
     number = st.one_of(st.integers(0, 5), st.integers(0, 10**9), st.integers(0, 10**12))
