@@ -90,6 +90,10 @@ class CostModel(ABC):
             "or as a share of the prediction (margin=5%)"
         )
 
+    def stages(self) -> tuple[CostModel, ...]:
+        """Return the stages of a pipeline, each with its own cost; one for a model that is not split."""
+        return (self,)
+
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form that ``costmodels.io`` reads back."""

@@ -145,7 +145,7 @@ def simulate_cell(cell: Cell) -> tuple[Trace, Tables, CellResult]:
         tables = simulate(
             trace, policy, cell.cost, predictor=cell.predictor, objectives=cell.objectives, limits=cell.limits
         )
-    summary = summarise(tables.requests, tables.steps, cell.objectives)
+    summary = summarise(tables.requests, tables.steps, cell.objectives, tables.preemptions)
     drift = warmup_warning(tables.requests)
     return trace, tables, CellResult(cell.key, summary, () if drift is None else (drift,))
 

@@ -1,13 +1,15 @@
 """One model replica as a SimPy process: continuous batching under a scheduling policy, on an integer clock.
 
 Decodes are counted, not looped over: every decoding request gains one token in every step, so a request that emits
-its first token in step ``k`` finishes in step ``k + outputs - 1``, and batch sums follow by arithmetic. A stretch of
-steps in which nothing can be decided is advanced in one go, with exactly the result of going step by step.
+its first token in step ``k`` finishes in step ``k + outputs - 1``, and batch sums follow by arithmetic. A preemption is
+the one thing that ends this early: what was counted is counted anew then. A stretch of steps in which nothing can be
+decided is advanced in one go, with exactly the result of going step by step.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +18,16 @@ import numpy as np
 import simpy
 
 from costmodels.base import CostModel, CostModelError
-from policies.base import Policy, PolicyError
+from policies.base import Ordering, Policy, PolicyError
 from policies.queue import PolicyQueue
 from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, StepRecord
+from sim.inbox import Inbox
 from sim.kvcache import KVCache, NullCache
 from sim.least import FAR, LeastActive
 from sim.objectives import Objectives
+from sim.paging import Paging, Victim
 from sim.records import CHUNK_COLUMNS, REDIRECTED, REJECTED, LoggedRun, RunLog, pack_step
+from sim.tandem import Tandem
 from sim.views import request_views
 from traces.schema import Trace
 
@@ -52,8 +57,10 @@ class Engine:
     """Runs a trace under a policy; see :func:`simulate`.
 
     Promises: arrivals at or before a step's start are seen by it, in trace order; started prefills get tokens before
-    waiting requests; a request that finishes leaves at the end of the step. The engine yields to its environment
-    only when somebody else has an event there: until then nobody could tell.
+    waiting requests; a request that finishes leaves at the end of the step. Where a cache counts blocks, running
+    requests take theirs before waiting ones are looked at, of which only the next is tried; in a step that preempts
+    nobody starts. The engine yields to its environment only when somebody else has an event there: until then nobody
+    could tell.
     """
 
     def __init__(
@@ -67,6 +74,7 @@ class Engine:
         objectives: Objectives | None = None,
         limits: Limits | None = None,
         cache: KVCache | None = None,
+        inbox: Inbox | None = None,
         stretch: bool = True,
     ) -> None:
         self.env = env
@@ -80,13 +88,30 @@ class Engine:
         policy.reset(self.predictor)
         self.queue = PolicyQueue(policy.ordering)
         self.log = RunLog(len(trace))
+        self._inbox = inbox
+        stages = cost.stages()
+        self._tandem = Tandem(stages) if len(stages) > 1 else None
+        if self._tandem and (longest := int(trace.output_tokens.max(initial=1))) > 1:
+            raise PolicyError(
+                f"pipeline parallelism is simulated for requests with one output token, but one here has {longest}"
+            )
         self._observers = policy.observers
         self._stretches = stretch and not self._observers
-        seats = policy.chunking.seat_limit(self.limits.max_num_seqs)
+        # Batches on their way through a pipeline whose requests have not left yet, with the time when they do.
+        self._in_flight: deque[tuple[int, list[int]]] = deque()
+        # Memory that holds no blocks of running requests has room to work for one of them.
+        one_at_a_time = self.cache.tracks and not self.cache.paged
+        seats = policy.chunking.seat_limit(1 if one_at_a_time else self.limits.max_num_seqs)
         self._seats = FAR if seats is None else seats
         self._prompts: list[int] = trace.prompt_tokens.tolist()
-        self._outputs: list[int] = trace.output_tokens.tolist()
+        self._totals: list[int] = (trace.prompt_tokens + trace.output_tokens).tolist()
+        # What a request prefills: its prompt, and after a preemption its outputs so far.
+        self._goals = list(self._prompts)
+        self._computed = [0] * len(trace)
         self._prefilling: list[RequestView] = []
+        self._paging = Paging(self.cache, self._goals, self._computed) if self.cache.paged else None
+        # Views of waiting requests whose place in the queue depends on what is cached.
+        self._watched: dict[int, RequestView] = {}
         # Finish step * requests + request: one integer sorts by step, then by arrival.
         self._finishes = [FAR * (len(trace) + 1)]
         # A decoding request's context is its prompt plus the steps since its first token, so "step of the first
@@ -100,54 +125,88 @@ class Engine:
         chunking, observers, limits = self.policy.chunking, self._observers, self.limits
         grant_of, deadline_of, step_ns = chunking.grant, chunking.deadline_ns, self.cost.step_ns
         predict = None if self.predictor is self.cost else self.predictor.step_ns
-        peek_queue, pop_queue, enqueue, caching = queue.peek, queue.pop, queue.add, cache.tracks
+        peek_queue, pop_queue, enqueue = queue.peek, queue.pop, queue.add
         lookahead, seats = chunking.lookahead, self._seats
-        prompts, outputs = self._prompts, self._outputs
+        prompts, goals, totals, computed = self._prompts, self._goals, self._totals, self._computed
         finishes, tallest, tightest = self._finishes, self._tallest, self._tightest
-        first_token_in, finished_in = log.first_token, log.finished
+        first_token_in, finished_in, interrupted = log.first_token, log.finished, log.interrupted
         steps, add_duration = log.steps, log.durations.append
         chunk_step, chunk_request, chunk_tokens = (log.chunks[c].append for c in CHUNK_COLUMNS)
         push, pop = heapq.heappush, heapq.heappop
         new = tuple.__new__  # A view made without the detour through its class's own constructor.
         size = len(self.trace)
-        computed, remaining = [0] * size, list(prompts)
+        remaining = list(goals)
         prefilling = self._prefilling
         done: list[RequestView] = []
+        leaving: list[int] = []
         listed: tuple[Candidate, ...]
         horizon = FAR if limits.horizon_ns is None else limits.horizon_ns
-        guarded = self.policy.admission is not None or limits.max_model_len is not None
-        views = request_views(self.trace, self.objectives)
+        caching, paging, watched = cache.tracks, self._paging, self._watched
+        watching = caching and self.policy.ordering.cache_aware
+        choosing = type(self.policy.ordering).choose is not Ordering.choose
+        guarded = caching or self.policy.admission is not None or limits.max_model_len is not None
+        departing = caching or self._inbox is not None
+        inbox, tandem, in_flight = self._inbox, self._tandem, self._in_flight
+        views = inbox or request_views(self.trace, self.objectives)
         coming = next(views)
         next_arrival = coming[1]
         stretches = self._stretches
         too_near = -1
+        # Whether the next request was refused for memory and nothing has happened since that could change it.
+        blocked = False
         step = n = context = 0
         now = int(env.now)
-        quiet_until = min(FAR, env.peek())
+        quiet_until = int(min(FAR, env.peek()))
         while now < horizon:
             if now >= quiet_until:
                 yield env.timeout(now - env.now)
-                quiet_until = min(FAR, env.peek())
+                quiet_until = int(min(FAR, env.peek()))
+                if inbox is not None and next_arrival == FAR:
+                    coming = next(inbox)
+                    next_arrival = inbox.due
+            while in_flight and in_flight[0][0] <= now:
+                self._leave(*in_flight.popleft())
+                blocked = False
             while next_arrival <= now:
                 if caching:
-                    coming = coming._replace(cached_tokens=cache.hit_tokens(coming.number))
+                    coming = coming._replace(cached_tokens=cache.hit_tokens(coming[0], coming[2]))
+                    blocked = False
                 if not guarded or self._admits(coming, now, step, n, context):
                     enqueue(coming)
+                    if watching:
+                        cache.watch(coming[0])
+                        watched[coming[0]] = coming
                 coming = next(views)
-                next_arrival = coming[1]
+                next_arrival = coming[1] if inbox is None else inbox.due
+            if watched and self._look_again():
+                blocked = False
             started, waiting = len(prefilling), queue.size
-            can_prefill = started or (waiting and n < seats)
+            if paging is not None and waiting and n + started < seats and (choosing or not blocked):
+                head = peek_queue(now)[0]
+                blocked = not cache.fits(head, goals[head], paging.crossing[step % paging.block])
+            can_prefill = started or (waiting and n < seats and not blocked)
             if n:
                 height = step - 1 - (tallest.value if tallest.until >= step else tallest.least(step))
             elif can_prefill:
                 height = 0
+            elif in_flight and waiting:
+                now = in_flight[0][0]
+                continue
             elif next_arrival < FAR:
                 now = next_arrival
+                continue
+            elif inbox is not None and not inbox.closed:
+                yield inbox.wait()
+                now = max(now, int(env.now))
+                quiet_until = int(min(FAR, env.peek()))
+                coming = next(inbox)
+                next_arrival = inbox.due
                 continue
             else:
                 break
             passed = n_prefill = taken = pairs = tokens = 0
             exception = False
+            prefills = cap = None
             if can_prefill:
                 if not started:
                     listed = ()
@@ -158,10 +217,10 @@ class Engine:
                 else:
                     listed = tuple([new(Candidate, (v, computed[v[0]], remaining[v[0]])) for v in prefilling])
                 more = lookahead - started
-                if more > 0 and waiting and n + started < seats:
+                if more > 0 and waiting and n + started < seats and not blocked:
                     if more == 1 and not caching:
                         view = peek_queue(now)
-                        listed += (new(Candidate, (view, 0, prompts[view[0]])),)
+                        listed += (new(Candidate, (view, 0, goals[view[0]])),)
                     else:
                         listed += self._waiting_candidates(min(more, seats - n - started), now)
                 deadline = None
@@ -171,54 +230,111 @@ class Engine:
                         deadline = now + slack
                 grant = grant_of(new(BatchView, (now, n, context, height, deadline, listed, waiting)))
                 tokens, prefills, cap, exception = grant
-                left = tokens
-                while left > 0 and (prefills is None or n_prefill < prefills):
-                    if n_prefill < started:
-                        view = prefilling[n_prefill]
-                        i = view[0]
-                        before = computed[i]
-                    elif queue.size and n + started < seats:
-                        view = pop_queue(now)
-                        i = view[0]
-                        before = 0
-                        if caching:
-                            before = log.cached[i] = cache.start(i)
-                            remaining[i] -= before
-                        prefilling.append(view)
-                        started += 1
-                    else:
-                        break
-                    c = room = remaining[i]
-                    if c > left:
-                        c = left
-                    if cap is not None and c > cap:
-                        if cap < 1:
-                            raise self._refusal(grant, now)
-                        c = cap
-                    if c == room:
-                        done.append(view)
-                    pairs += c * before + (c * (c + 1) >> 1)
-                    computed[i] = before + c
-                    remaining[i] = room - c
-                    left -= c
-                    n_prefill += 1
-                    chunk_step(step)
-                    chunk_request(i)
-                    chunk_tokens(c)
-                taken = tokens - left
-                if tokens > FAR or (not n_prefill and (tokens or not n)):
+                if tokens > FAR or (cap is not None and cap < 1):
                     raise self._refusal(grant, now)
-            elif stretches and next_arrival != too_near and finishes[0] >= (step + STRETCH_MIN) * size:
-                elapsed, passed = self._stretch(now, step, n, context, height, min(next_arrival, horizon))
+            elif (
+                stretches
+                and next_arrival != too_near
+                and finishes[0] >= (step + STRETCH_MIN) * size
+                # Where evictions or time change who is next, somebody may fit whom a stretch would pass over.
+                and not (blocked and (watched or choosing))
+            ):
+                until = next_arrival if inbox is None else min(next_arrival, quiet_until)
+                elapsed, passed = self._stretch(now, step, n, context, height, min(until, horizon))
                 if passed:
                     now += elapsed
+                    left_at = now
                     step += passed
                     context += n * passed
-                else:
+                elif inbox is None:
                     too_near = next_arrival
             if not passed:
-                duration = step_ns(n, context, height, n_prefill, taken, pairs)
+                closed = False
+                resumed = resumed_context = 0
+                if paging is not None:
+                    need = paging.crossing[step % paging.block]
+                    plan = self._plan(tokens, prefills, cap, remaining) if started and tokens > 0 else None
+                    if need + (sum(map(cache.missing, plan, plan.values())) if plan else 0) > cache.free:
+                        victims = paging.squeeze(step, plan or {})
+                        if victims:
+                            lost, lost_context = self._preempt(victims, step)
+                            n -= lost
+                            context -= lost_context
+                            height = step - 1 - tallest.least(step) if n else 0
+                            started = len(prefilling)
+                            closed, blocked = True, False
+                    elif need:
+                        cache.take(need)
+                if can_prefill:
+                    left = tokens
+                    while left > 0 and (prefills is None or n_prefill < prefills):
+                        if n_prefill < started:
+                            view = prefilling[n_prefill]
+                            i = view[0]
+                            before = computed[i]
+                        elif queue.size and n + started < seats and not closed:
+                            if paging is not None:
+                                head = peek_queue(now)[0]
+                                if not cache.fits(head, goals[head], 0):
+                                    blocked = True
+                                    break
+                            view = pop_queue(now)
+                            i = view[0]
+                            before = 0
+                            if caching:
+                                before = self._start(view, now)
+                                remaining[i] = goals[i] - before
+                            prefilling.append(view)
+                            started += 1
+                        else:
+                            break
+                        c = room = remaining[i]
+                        if c > left:
+                            c = left
+                        if cap is not None and c > cap:
+                            c = cap
+                        if c == room:
+                            done.append(view)
+                        pairs += c * before + (c * (c + 1) >> 1)
+                        computed[i] = before + c
+                        remaining[i] = room - c
+                        if paging is not None:
+                            cache.extend(i, before + c)
+                            if room == 1 and before >= prompts[i]:
+                                # All but its newest output was still cached: what is left is a decode.
+                                pairs -= before + 1
+                                resumed += 1
+                                resumed_context += before
+                                if before > height:
+                                    height = before
+                        left -= c
+                        n_prefill += 1
+                        chunk_step(step)
+                        chunk_request(i)
+                        chunk_tokens(c)
+                    taken = tokens - left
+                    if not n_prefill and (not n or (tokens and not (closed or blocked))):
+                        raise self._refusal(grant, now)
+                if resumed:
+                    n += resumed
+                    context += resumed_context
+                    n_prefill -= resumed
+                    taken -= resumed
+                if tandem is None:
+                    duration = until_next = step_ns(n, context, height, n_prefill, taken, pairs)
+                else:
+                    duration, until_next, busy = tandem.run(now, n, context, height, n_prefill, taken, pairs)
+                    log.busy.append(busy)
                 steps += pack_step(now, n, context, height, n_prefill, taken, pairs, waiting, tokens, exception, 1)
+                if caching:
+                    if paging is not None:
+                        log.kv_blocks.append(cache.capacity - cache.free)
+                        if n_prefill or resumed:
+                            blocked = False
+                    elif n_prefill:
+                        stall = self._await_blocks(step, now)
+                        duration += stall
+                        until_next += stall
                 add_duration(duration)
                 if predict is not None:
                     log.predicted.append(predict(n, context, height, n_prefill, taken, pairs))
@@ -226,7 +342,11 @@ class Engine:
                     record = StepRecord(now, now, duration, n, context, height, n_prefill, taken, pairs)
                     for part in observers:
                         part.observe(record)
-                now += duration
+                if resumed:  # they join the decoding below, like everyone who has ended a prefill
+                    n -= resumed
+                    context -= resumed_context
+                left_at = now + duration
+                now += until_next
                 step += 1
                 context += n
             bound = step * size
@@ -234,32 +354,48 @@ class Engine:
                 i = pop(finishes) % size
                 finished_in[i] = step - 1
                 n -= 1
-                context -= prompts[i] + outputs[i] - 1
-                if caching:
-                    cache.finish(i)
+                context -= totals[i] - 1
+                if departing:
+                    leaving.append(i)
             if done:
                 for view in done:
                     prefilling.remove(view)
                     i = view[0]
-                    first_token_in[i] = step - 1
-                    last = step + outputs[i] - 2
+                    if first_token_in[i] < 0:
+                        first_token_in[i] = step - 1
+                    if i in interrupted:
+                        log.resume(i, step - 1)
+                    last = step - 2 + totals[i] - goals[i]
                     if last < step:
                         finished_in[i] = last
-                        if caching:
-                            cache.finish(i)
+                        if departing:
+                            leaving.append(i)
                         continue
                     push(finishes, last * size + i)
-                    depth = step - 1 - prompts[i]
+                    if paging is not None:
+                        paging.join(i, step)
+                    depth = step - 1 - goals[i]
                     if depth < tallest.value or last > tallest.until:
                         tallest.add(depth, last)
                     allowed = deadline_of(view)
                     if allowed is not None and (allowed < tightest.value or last > tightest.until):
                         tightest.add(allowed, last)
                     n += 1
-                    context += prompts[i]
+                    context += goals[i]
                 done.clear()
+            if leaving:
+                if tandem is not None and left_at > now:
+                    in_flight.append((left_at, leaving.copy()))
+                    leaving.clear()
+                else:
+                    self._leave(left_at, leaving)
+                    blocked = False
         if now >= FAR:
             raise CostModelError(f"cost model {self.cost.name}: the clock ran past {FAR} ns, some 146 years")
+        if in_flight:
+            now = max(now, in_flight[-1][0])
+            while in_flight:
+                self._leave(*in_flight.popleft())
         if now > env.now:
             yield env.timeout(now - env.now)
 
@@ -272,19 +408,128 @@ class Engine:
 
     def _waiting_candidates(self, n: int, now: int) -> tuple[Candidate, ...]:
         """Return the next ``n`` waiting requests as candidates, fewer where fewer wait."""
-        hit_of, prompts = self.cache.hit_tokens, self._prompts
-        waiting = [(view, hit_of(view.number)) for view in self.queue.first(n, now)]
-        return tuple([Candidate(view, hit, prompts[view.number] - hit) for view, hit in waiting])
+        hit_of, goals = self.cache.hit_tokens, self._goals
+        waiting = [(view, hit_of(view.number, goals[view.number])) for view in self.queue.first(n, now)]
+        return tuple(
+            [Candidate(view._replace(cached_tokens=hit), hit, goals[view.number] - hit) for view, hit in waiting]
+        )
+
+    def _look_again(self) -> bool:
+        """Update waiting requests whose cached tokens have changed; return whether there were any."""
+        changed = False
+        for i in self.cache.changes():
+            view = self._watched[i]
+            hit = self.cache.hit_tokens(i, self._goals[i])
+            if hit != view.cached_tokens:
+                view = self._watched[i] = view._replace(cached_tokens=hit)
+                self.queue.update(view)
+                changed = True
+        return changed
+
+    def _start(self, view: RequestView, now: int) -> int:
+        """Give a request that starts its cached blocks, and return how many of its tokens they hold."""
+        i = view.number
+        if self._watched.pop(i, None) is not None:
+            self.cache.unwatch(i)
+        if self._paging is not None:
+            self._paging.admit(view)
+        hit = self.cache.start(i, self._goals[i], now)
+        if i not in self.log.interrupted:
+            self.log.cached[i] = hit
+        return hit
+
+    def _await_blocks(self, step: int, now: int) -> int:
+        """Return how long the step waits for blocks from CPU memory, and send for those of the next request."""
+        cache, queue = self.cache, self.queue
+        stall, cache.stall_ns = cache.stall_ns, 0
+        if stall:
+            self.log.stalls[step] = stall
+        if queue.size:
+            head = queue.peek(now).number
+            cache.prefetch(head, self._goals[head], now)
+        return stall
+
+    def _plan(self, tokens: int, prefills: int | None, cap: int | None, remaining: list[int]) -> dict[int, int]:
+        """Return how many tokens the started prefills will have computed, by request, those that get some."""
+        plan: dict[int, int] = {}
+        for view in self._prefilling[:prefills]:
+            if tokens <= 0:
+                break
+            i = view.number
+            c = min(remaining[i], tokens, FAR if cap is None else cap)
+            plan[i] = self._computed[i] + c
+            tokens -= c
+        return plan
+
+    def _preempt(self, victims: list[Victim], step: int) -> tuple[int, int]:
+        """Put preempted requests back into the queue, before all others and in their order.
+
+        Returns:
+            How many of them were decoding, and the sum of their contexts.
+        """
+        size, gone, context = len(self.trace), set(), 0
+        for view, decoded in victims:
+            i = view.number
+            if decoded is None:
+                self._prefilling.remove(view)
+            else:
+                context += self._goals[i] + decoded - 1
+                gone.add(i)
+                self._goals[i] += decoded
+            self._computed[i] = 0
+            self.log.preempt(i, step, decoded is not None)
+            self.queue.push_front(view._replace(generated_tokens=self._goals[i] - self._prompts[i], cached_tokens=0))
+        if gone:
+            self._finishes[:] = [e for e in self._finishes if e % size not in gone or e >= FAR]
+            heapq.heapify(self._finishes)
+            self._count_anew(step)
+        return len(gone), context
+
+    def _count_anew(self, step: int) -> None:
+        """Enter the requests that still decode into the heaps of the tallest and the tightest."""
+        size = len(self.trace)
+        assert self._paging is not None
+        self._tallest.clear()
+        self._tightest.clear()
+        for entry in self._finishes:
+            last, i = divmod(entry, size)
+            if entry >= FAR:
+                continue
+            # The step of the token that ended its prefill, less its context then.
+            self._tallest.add(last + 1 - self._totals[i], last)
+            allowed = self.policy.chunking.deadline_ns(self._paging.running[i])
+            if allowed is not None:
+                self._tightest.add(allowed, last)
+
+    def _leave(self, at: int, leaving: list[int]) -> None:
+        """Give back the blocks of requests that have finished ``at`` a time, in the order of the batch."""
+        paging = self._paging
+        if paging is not None:
+            for i in leaving:
+                paging.leave(i)
+            leaving[:] = paging.in_batch_order(leaving)
+        if self.cache.tracks:
+            for i in leaving:
+                self.cache.finish(i, self._totals[i] - 1)
+        if self._inbox is not None:
+            self._inbox.left(at, leaving)
+        leaving.clear()
 
     def _admits(self, view: RequestView, now: int, step: int, n: int, context: int) -> bool:
         """Return whether ``view`` is let in; record why where it is not."""
         admission, longest = self.policy.admission, self.limits.max_model_len
         log, i = self.log, view.number
-        if longest is not None and self._prompts[i] + self._outputs[i] > longest:
+        prompt, total = self._prompts[i], self._totals[i]
+        reason = None
+        if longest is not None and total > longest:
+            reason = f"{prompt} prompt and {total - prompt} output tokens exceed max_model_len {longest}"
+        elif self.cache.tracks:
+            reason = self.cache.refusal(i)
+        if reason is not None:
             log.outcome[i] = REJECTED
-            log.reasons[i] = (
-                f"{self._prompts[i]} prompt and {self._outputs[i]} output tokens exceed max_model_len {longest}"
-            )
+            log.reasons[i] = reason
+            if self._inbox is not None:
+                self._inbox.left(now, [i])
             return False
         if admission is None:
             return True
@@ -297,8 +542,12 @@ class Engine:
                 f"policy {self.policy.label}: {admission.name} answered {decision.verdict!r}, which is none of accept, "
                 "reject and redirect"
             )
+        if decision.verdict == "redirect" and self._inbox is not None and self._inbox.send_on(view, now):
+            return False
         log.outcome[i] = REJECTED if decision.verdict == "reject" else REDIRECTED
         log.reasons[i] = decision.reason
+        if self._inbox is not None:
+            self._inbox.left(now, [i])
         return False
 
     def _stretch(self, now: int, step: int, n: int, context: int, height: int, until: int) -> tuple[int, int]:
@@ -313,14 +562,29 @@ class Engine:
             return 0, 0
         # Steps do not get shorter as contexts grow, so no more than this fit before the next event.
         most = min(self._finishes[0] // len(self.trace) - step + 1, -((now - until) // first))
+        if self._paging is not None:
+            most, _ = self._paging.steps_that_fit(step, most)
+            if most < STRETCH_MIN:
+                return 0, 0
         run = cost.decode_run_ns(n, context, height, most)
         ends = np.cumsum(run)
         taken = min(most, int(np.searchsorted(ends, until - now, side="left")) + 1)
         log.steps += pack_step(now, n, context, height, 0, 0, 0, self.queue.size, 0, 0, taken)
         log.durations += run[:taken].tolist()
+        if self._paging is not None:
+            self._take_for(step, taken)
         if self.predictor is not cost:
             log.predicted += self.predictor.decode_run_ns(n, context, height, taken).tolist()
         return int(ends[taken - 1]), taken
+
+    def _take_for(self, step: int, steps: int) -> None:
+        """Take the blocks of a stretch, and log how many are in use after each of its steps."""
+        assert self._paging is not None
+        cache = self.cache
+        used = cache.capacity - cache.free
+        in_use = (np.cumsum(self._paging.blocks_of_run(step, steps)) + used).tolist()
+        self.log.kv_blocks += in_use
+        cache.take(in_use[-1] - used)
 
     def tables(self) -> LoggedRun:
         """Return the tables of a run that has ended."""
@@ -335,6 +599,7 @@ def simulate(
     predictor: CostModel | None = None,
     objectives: Objectives | None = None,
     limits: Limits | None = None,
+    cache: KVCache | None = None,
     stretch: bool = True,
 ) -> LoggedRun:
     """Run ``trace`` under ``policy`` on one engine that charges ``cost`` per step.
@@ -346,6 +611,7 @@ def simulate(
         predictor: the cost model that the policy believes; ``cost`` by default.
         objectives: give requests without objectives of their own theirs.
         limits: bounds of the engine.
+        cache: KV memory and prefix cache, made for this trace and this run; unlimited and without hits by default.
         stretch: advance decode-only stretches in one go. The tables do not depend on it.
 
     Raises:
@@ -361,6 +627,7 @@ def simulate(
         predictor=predictor,
         objectives=objectives,
         limits=limits,
+        cache=cache,
         stretch=stretch,
     )
     env.run()

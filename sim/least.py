@@ -17,6 +17,11 @@ class LeastActive:
         self.value, self.until = FAR, -1
         self._heap: list[tuple[int, int]] = []
 
+    def clear(self) -> None:
+        """Forget all."""
+        self.value, self.until = FAR, -1
+        self._heap.clear()
+
     def add(self, value: int, finish_step: int) -> None:
         """Enter a value that counts up to and including ``finish_step``."""
         if value <= self.value:

@@ -12,7 +12,19 @@ from numpy.typing import NDArray
 
 from policies.units import FOREVER_NS, MS, NS
 from sim.objectives import Objectives
-from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns
+from sim.records import (
+    FINISHED,
+    NO_PREEMPTIONS,
+    NULL,
+    REDIRECTED,
+    REJECTED,
+    UNFINISHED,
+    Columns,
+    last_token_steps,
+    pauses_of,
+    token_spans,
+)
+from sim.replicas import by_replica
 from sim.stats import jain, percentiles, weighted_percentile
 from traces.schema import IntArray
 
@@ -25,7 +37,9 @@ FAR = FOREVER_NS
 """No objective: later than any time, and a difference from it still fits 64 bits."""
 
 
-def summarise(requests: Columns, steps: Columns, objectives: Objectives) -> Summary:
+def summarise(
+    requests: Columns, steps: Columns, objectives: Objectives, preemptions: Columns = NO_PREEMPTIONS
+) -> Summary:
     """Return the metrics of a run; times in ms, rates per second, shares from 0 to 1.
 
     * ``arrived`` = ``finished`` + ``rejected`` + ``redirected`` + ``unfinished``. ``duration_s``: first arrival to last
@@ -40,9 +54,12 @@ def summarise(requests: Columns, steps: Columns, objectives: Objectives) -> Summ
     * ``slowdown_*``: (finished − arrival) ÷ (finished − first scheduled). The time a request would take alone is not in
       the tables, so what other requests add after its start is not counted. ``jain_fairness``: Jain's index of it.
     * ``longest_wait_ms``: arrival to first scheduled; those that still wait count up to the end of the last step.
-    * ``utilisation`` (of one engine) and ``queue_mean`` (requests that wait at the start of a step, for as long as
-      it takes): averages over time from the first arrival to the end of the last step.
+    * ``utilisation`` (mean over replicas, and over the stages of a pipeline; waiting for blocks from CPU memory does
+      not count) and ``queue_mean`` (requests that wait at the start of a step, for as long as it takes, summed over
+      replicas): averages over time from the first arrival to the end of the last step.
       ``batch_mean``: decodes and prefills per step.
+    * ``hit_rate``: tokens that the prefix cache served ÷ prompt tokens, over requests that have started, as found at
+      their first start. ``preemptions``: how often a request lost its blocks. ``kv_blocks_max``: most blocks in use.
     * ``slo_exceptions``: steps that overran a deadline on purpose, counted for each request that was decoding;
       ``aged_chunks``: prefill chunks in such steps.
     * ``late_gap_share``: share of the gaps over D, the request's own TPOT objective or else that of ``objectives``.
@@ -77,9 +94,10 @@ def summarise(requests: Columns, steps: Columns, objectives: Objectives) -> Summ
         **_lateness(excess, finished),
         **_fairness(requests, steps, done),
         **_steps(steps, first_arrival),
+        **_memory(requests, steps),
         "slo_exceptions": int(requests["slo_exceptions"].sum()),
         "aged_chunks": int(requests["aged_chunks"].sum()),
-        **_gaps(requests, steps, objectives),
+        **_gaps(requests, steps, objectives, preemptions),
         **_predictions(steps),
     }
 
@@ -122,21 +140,39 @@ def over_time(requests: Columns, steps: Columns, bins: int) -> Columns:
         edges: IntArray = np.zeros(1, dtype=np.int64)
     else:
         first = int(requests["arrival_ns"].min())
-        span = int(start[-1] + duration[-1]) - first
+        span = _end(steps) - first
         edges = first + np.array([span * i // bins for i in range(bins + 1)], dtype=np.int64)
-    # Between the start and the end of a step its integral grows linearly; elsewhere it stands still.
-    knots = np.column_stack([start, start + duration]).ravel()
     columns: Columns = {"start_ns": edges[:-1], "end_ns": edges[1:]}
-    for name, value in (
-        ("queue", steps["waiting"]),
-        ("batch", steps["n_decode"] + steps["n_prefill"]),
-        ("utilisation", np.ones(len(start), dtype=np.int64)),
+    replicas = np.unique(steps["replica"])
+    for name, value, share in (
+        ("queue", steps["waiting"], 1),
+        ("batch", steps["n_decode"] + steps["n_prefill"], 1),
+        ("utilisation", steps["busy_ns"] / np.maximum(duration, 1), max(len(replicas), 1)),
     ):
-        upto = np.concatenate([[0.0], np.cumsum(np.multiply(value, duration, dtype=np.float64))])
-        integral = np.column_stack([upto[:-1], upto[1:]]).ravel()
-        area = np.diff(np.interp(edges, knots, integral)) if len(knots) else np.empty(0)
-        columns[name] = area / np.maximum(np.diff(edges), 1)
+        area = np.zeros(bins if len(start) else 0)
+        for replica in replicas.tolist():
+            own = steps["replica"] == replica
+            area += np.diff(_upto(edges, start[own], duration[own], value[own]))
+        columns[name] = area / (np.maximum(np.diff(edges), 1) * share)
     return columns
+
+
+def _upto(at: IntArray, start: IntArray, duration: IntArray, value: NDArray[np.int64] | FloatArray) -> FloatArray:
+    """Return, for each time, the integral up to it of steps that each count ``value`` for as long as they take."""
+    area = np.multiply(value, duration, dtype=np.float64)
+    if (start[1:] >= (start + duration)[:-1]).all():
+        # Between the start and the end of a step the integral grows linearly; elsewhere it stands still.
+        knots = np.column_stack([start, start + duration]).ravel()
+        sums = np.concatenate([[0.0], np.cumsum(area)])
+        steady: FloatArray = np.interp(at, knots, np.column_stack([sums[:-1], sums[1:]]).ravel())
+        return steady
+    # Batches in a pipeline overlap: those that have ended count whole, those under way in part.
+    ended = np.concatenate([[0.0], np.cumsum(area)])[np.searchsorted(start + duration, at, side="right")]
+    found = np.empty(len(at))
+    for j, t in enumerate(at.tolist()):
+        lo, hi = np.searchsorted(start + duration, t, side="right"), np.searchsorted(start, t)
+        found[j] = ended[j] + float(np.sum(value[lo:hi] * (t - start[lo:hi])))
+    return found
 
 
 def _meets(finished: BoolArray, excess: FloatArray | None) -> BoolArray:
@@ -243,7 +279,8 @@ def _steps(steps: Columns, first_arrival: int) -> Summary:
     summary: Summary = {"utilisation": None, "queue_mean": None, "queue_max": None, "batch_mean": None, "steps": n}
     if n:
         span = _end(steps) - first_arrival
-        summary["utilisation"] = int(duration.sum()) / span
+        replicas = len(np.unique(steps["replica"]))
+        summary["utilisation"] = int(steps["busy_ns"].sum()) / (span * replicas)
         summary["queue_mean"] = float((waiting * duration).sum(dtype=np.float64)) / span
         summary["queue_max"] = int(waiting.max())
         summary["batch_mean"] = int(steps["n_decode"].sum() + steps["n_prefill"].sum()) / n
@@ -251,34 +288,64 @@ def _steps(steps: Columns, first_arrival: int) -> Summary:
 
 
 def _end(steps: Columns) -> int:
-    return int(steps["start_ns"][-1] + steps["duration_ns"][-1])
+    return int((steps["start_ns"] + steps["duration_ns"]).max())
 
 
-def _gaps(requests: Columns, steps: Columns, objectives: Objectives) -> Summary:
-    """Pool the gaps between tokens: each gap between step ends counts once per request with a token at both."""
-    generated = requests["generated_tokens"]
-    rows = np.flatnonzero(generated > 1)
-    if not len(rows):
-        return dict.fromkeys(("itl_p99_ms", "itl_max_ms", "late_gap_share"))
-    ends = steps["start_ns"] + steps["duration_ns"]
-    first = np.searchsorted(ends, requests["first_token_ns"][rows])
-    last = first + generated[rows] - 1
-    steps_upto = len(ends)
-    weights = np.cumsum(np.bincount(first, minlength=steps_upto) - np.bincount(last, minlength=steps_upto))[:-1]
-    gaps = np.diff(ends)
-    p99 = weighted_percentile(gaps, weights, 99)
+def _memory(requests: Columns, steps: Columns) -> Summary:
+    cached, blocks = requests["cached_tokens"], steps["kv_blocks"]
+    started = cached != NULL
+    prompts = int(requests["prompt_tokens"][started].sum())
     return {
-        "itl_p99_ms": None if p99 is None else p99 / MS,
-        "itl_max_ms": int(requests["itl_max_ns"].max()) / MS,
-        "late_gap_share": _late_share(gaps, first, last, _bound(requests["slo_tpot_ns"][rows], objectives.deadline_ns)),
+        "hit_rate": int(cached[started].sum()) / prompts if prompts else None,
+        "preemptions": int(requests["preemptions"].sum()),
+        "kv_blocks_max": int(blocks.max()) if len(blocks) and blocks.max() != NULL else None,
     }
 
 
-def _late_share(gaps: IntArray, first: IntArray, last: IntArray, bound: IntArray | int | None) -> float | None:
-    """Return the share of gaps ``first[i]`` to ``last[i] - 1``, over all i, above ``bound[i]``."""
-    if bound is None:
-        return None
-    bounds = np.broadcast_to(bound, first.shape)
+def _gaps(requests: Columns, steps: Columns, objectives: Objectives, preemptions: Columns) -> Summary:
+    """Pool the gaps between tokens: each gap between step ends counts once per request with a token at both."""
+    if not (requests["generated_tokens"] > 1).any():
+        return dict.fromkeys(("itl_p99_ms", "itl_max_ms", "late_gap_share"))
+    parts = [_pooled_gaps(*part, objectives) for part in by_replica(requests, steps, preemptions)]
+    gaps, weights = (np.concatenate(columns) for columns in ([p[0] for p in parts], [p[1] for p in parts]))
+    p99 = weighted_percentile(gaps, weights, 99)
+    late, bounded = sum(part[2] for part in parts), sum(part[3] for part in parts)
+    return {
+        "itl_p99_ms": None if p99 is None else p99 / MS,
+        "itl_max_ms": int(requests["itl_max_ns"].max()) / MS,
+        "late_gap_share": late / bounded if bounded else None,
+    }
+
+
+def _pooled_gaps(
+    requests: Columns, steps: Columns, preemptions: Columns, objectives: Objectives
+) -> tuple[IntArray, IntArray, int, int]:
+    """Return one replica's gaps and how often each counts, how many are late, and how many have an objective."""
+    ends = steps["start_ns"] + steps["duration_ns"]
+    pauses = pauses_of(preemptions)
+    first = np.where(requests["generated_tokens"] > 0, np.searchsorted(ends, requests["first_token_ns"]), NULL)
+    spans = token_spans(first, last_token_steps(first, requests["generated_tokens"], pauses), pauses)
+    n = len(ends)
+    weights = np.cumsum(np.bincount(spans["first"], minlength=n) - np.bincount(spans["last"], minlength=n))[:-1]
+    gaps = np.diff(ends)
+    jumps = ends[pauses["until"]] - ends[pauses["after"]]
+    late = bounded = 0
+    if (bound := _bound(requests["slo_tpot_ns"], objectives.deadline_ns)) is not None:
+        bounds = np.broadcast_to(bound, first.shape)
+        late, bounded = _late(gaps, spans["first"], spans["last"], bounds[spans["request"]])
+        own = bounds[pauses["request"]]
+        late += int(np.count_nonzero(jumps > own))
+        bounded += int(np.count_nonzero(own < FAR))
+    return (
+        np.concatenate([gaps, jumps]),
+        np.concatenate([weights, np.ones(len(jumps), dtype=np.int64)]),
+        late,
+        bounded,
+    )
+
+
+def _late(gaps: IntArray, first: IntArray, last: IntArray, bounds: IntArray) -> tuple[int, int]:
+    """Return how many of the gaps ``first[i]`` to ``last[i] - 1``, over all i, exceed ``bounds[i]``, of how many."""
     late = total = 0
     for d in np.unique(bounds[bounds < FAR]).tolist():
         a, b = first[bounds == d], last[bounds == d]
@@ -286,7 +353,7 @@ def _late_share(gaps: IntArray, first: IntArray, last: IntArray, bound: IntArray
         upto = np.concatenate([[0], np.cumsum(gaps[start : int(b.max())] > d)])
         late += int((upto[b - start] - upto[a - start]).sum())
         total += int((b - a).sum())
-    return late / total if total else None
+    return late, total
 
 
 def _predictions(steps: Columns) -> Summary:

@@ -41,6 +41,9 @@ pack_step = Struct(f"{len(STEP_ROW)}q").pack
 
 CHUNK_COLUMNS = ("step", "request", "tokens")
 
+PREEMPTION_COLUMNS = ("step", "request", "after", "until")
+"""The step that preempted a request, and the steps of its last token before and its next token after; -1: none."""
+
 
 @dataclass
 class RunLog:
@@ -54,6 +57,16 @@ class RunLog:
     chunks: dict[str, list[int]] = field(default_factory=lambda: {c: [] for c in CHUNK_COLUMNS})
     """What was prefilled, in batch order; ``request`` is the index in the trace."""
     reasons: dict[int, str] = field(default_factory=dict)
+    kv_blocks: list[int] = field(default_factory=list)
+    """Blocks in use after each step's share was taken; empty where no cache counts blocks."""
+    busy: list[int] = field(default_factory=list)
+    """The mean over a pipeline's stages of the time they worked on each step; empty without a pipeline."""
+    stalls: dict[int, int] = field(default_factory=dict)
+    """By step, how long it waited for blocks from CPU memory."""
+    preemptions: list[list[int]] = field(default_factory=list)
+    """See :data:`PREEMPTION_COLUMNS`."""
+    interrupted: dict[int, list[int]] = field(default_factory=dict)
+    """By preempted request, the rows of ``preemptions`` after which it has not got a token yet."""
     outcome: list[int] = field(init=False)
     first_token: list[int] = field(init=False)
     finished: list[int] = field(init=False)
@@ -64,6 +77,19 @@ class RunLog:
         self.first_token = [NULL] * self.n
         self.finished = [NULL] * self.n
         self.cached = [0] * self.n
+
+    def preempt(self, request: int, step: int, decoding: bool) -> None:
+        """Note that ``request`` was preempted in ``step``."""
+        open_rows = self.interrupted.setdefault(request, [])
+        after = step - 1 if decoding else self.preemptions[open_rows[-1]][2] if open_rows else NULL
+        open_rows.append(len(self.preemptions))
+        self.preemptions.append([step, request, after, NULL])
+
+    def resume(self, request: int, step: int) -> None:
+        """Note that ``request`` got its next token after a preemption in ``step``."""
+        for row in self.interrupted[request]:
+            self.preemptions[row][3] = step
+        self.interrupted[request].clear()
 
 
 class Tables(Protocol):
@@ -80,6 +106,14 @@ class Tables(Protocol):
     @property
     def chunks(self) -> Columns:
         """Columns ``step``, ``request`` (index) and ``tokens``: what was prefilled, in batch order."""
+
+    @property
+    def preemptions(self) -> Columns:
+        """One row per preemption: ``step``, ``request`` (index), ``after`` and ``until``.
+
+        The last two are the steps of the request's last token before and of its next one after, -1 where there is
+        none.
+        """
 
     @property
     def reasons(self) -> dict[int, str]:
@@ -110,6 +144,11 @@ class LoggedRun:
         """What was prefilled, in batch order."""
         return chunk_table(self.log)
 
+    @cached_property
+    def preemptions(self) -> Columns:
+        """One row per preemption."""
+        return preemption_table(self.log)
+
     @property
     def reasons(self) -> dict[int, str]:
         """Why a request was turned away, by index."""
@@ -139,6 +178,11 @@ def step_table(log: RunLog, predicts: bool) -> Columns:
         columns["predicted_ns"] = _column(log.predicted)
     else:
         columns["predicted_ns"] = duration
+    columns["kv_blocks"] = _column(log.kv_blocks) if log.kv_blocks else np.full(len(duration), NULL, dtype=np.int64)
+    columns["busy_ns"] = _column(log.busy) if log.busy else duration.copy()
+    if log.stalls:
+        columns["busy_ns"][list(log.stalls)] -= list(log.stalls.values())
+    columns["replica"] = np.zeros(len(duration), dtype=np.int64)
     return columns
 
 
@@ -158,7 +202,13 @@ def request_table(trace: Trace, log: RunLog, steps: Columns) -> Columns:
     aged = steps["exception"][chunks["step"]].astype(bool)
     ttft = np.where(first >= 0, first_ns - arrival, NULL)
     last = np.where(finished >= 0, finished, np.where(first >= 0, len(ends) - 1, NULL))
-    gaps = token_gaps(ends, first, last)
+    preemptions = preemption_table(log)
+    for request, rows in log.interrupted.items():
+        if rows and first[request] >= 0:  # it waits for its next token still
+            last[request] = preemptions["after"][rows[-1]]
+    pauses = pauses_of(preemptions)
+    paused = np.bincount(pauses["request"], pauses["until"] - pauses["after"] - 1, len(trace)).astype(np.int64)
+    gaps = token_gaps(ends, first, last, pauses)
     overruns = np.concatenate([[0], np.cumsum(steps["exception"])])
     return {
         "arrival_ns": arrival,
@@ -169,12 +219,16 @@ def request_table(trace: Trace, log: RunLog, steps: Columns) -> Columns:
         "prompt_tokens": trace.prompt_tokens,
         "cached_tokens": np.where(started >= 0, _column(log.cached), NULL),
         "output_tokens": trace.output_tokens,
-        "generated_tokens": np.where(first >= 0, last - first + 1, 0),
+        "generated_tokens": np.where(first >= 0, last - first + 1 - paused, 0),
         "chunks": n_chunks,
-        "preemptions": np.zeros(len(trace), dtype=np.int64),
+        "preemptions": np.bincount(preemptions["request"], minlength=len(trace)),
+        "replica": np.zeros(len(trace), dtype=np.int64),
         "outcome": np.where(finished >= 0, FINISHED, _column(log.outcome)),
         "aged_chunks": np.bincount(chunks["request"][aged], minlength=len(trace)),
-        "slo_exceptions": np.where(first >= 0, overruns[last + 1] - overruns[first + 1], 0),
+        "slo_exceptions": np.where(first >= 0, overruns[last + 1] - overruns[first + 1], 0)
+        - np.bincount(pauses["request"], overruns[pauses["until"]] - overruns[pauses["after"] + 1], len(trace)).astype(
+            np.int64
+        ),
         "ttft_ns": ttft,
         **gaps,
         "jct_ns": np.where(finished >= 0, finished_ns - arrival, NULL),
@@ -185,6 +239,54 @@ def request_table(trace: Trace, log: RunLog, steps: Columns) -> Columns:
 
 def _own_objective(values: IntArray | None, n: int) -> IntArray:
     return np.full(n, NULL, dtype=np.int64) if values is None else values
+
+
+def preemption_table(log: RunLog) -> Columns:
+    """Return the preemptions as columns; see :class:`Tables`."""
+    rows = np.array(log.preemptions, dtype=np.int64).reshape(-1, len(PREEMPTION_COLUMNS))
+    return {name: np.ascontiguousarray(rows[:, j]) for j, name in enumerate(PREEMPTION_COLUMNS)}
+
+
+NO_PREEMPTIONS: Columns = {name: np.empty(0, dtype=np.int64) for name in PREEMPTION_COLUMNS}
+
+
+def last_token_steps(first: IntArray, generated: IntArray, pauses: Columns) -> IntArray:
+    """Return the step of each request's latest token, given that of its first and how many it got."""
+    away = np.bincount(pauses["request"], pauses["until"] - pauses["after"] - 1, len(first))
+    steps: IntArray = first + generated - 1 + away.astype(np.int64)
+    return steps
+
+
+def pauses_of(preemptions: Columns) -> Columns:
+    """Return the stretches between two tokens of a request in which it was preempted, in order of request and step.
+
+    Columns ``request``, ``after`` and ``until``: it got no token in the steps between the last two, and one in each of
+    those before and after. Several preemptions in one stretch make one row.
+    """
+    pauses = np.column_stack([preemptions[c] for c in ("request", "after", "until")])
+    pauses = np.unique(pauses[(pauses[:, 1] >= 0) & (pauses[:, 2] >= 0)], axis=0)
+    return {name: pauses[:, j] for j, name in enumerate(("request", "after", "until"))}
+
+
+def token_spans(first: IntArray, last: IntArray, pauses: Columns) -> Columns:
+    """Return the steps in which requests got tokens as uninterrupted spans, in order of request and step.
+
+    Args:
+        first: step of each request's first token, -1 where there is none.
+        last: step of its latest.
+        pauses: see :func:`pauses_of`.
+
+    Returns:
+        Columns ``request``, ``first`` and ``last``; one row per request with a token, and one more per pause.
+    """
+    rows = np.flatnonzero(first >= 0)
+    request = np.concatenate([rows, pauses["request"]])
+    begin = np.concatenate([first[rows], pauses["until"]])
+    order = np.lexsort((begin, request))
+    request, begin = request[order], begin[order]
+    end = np.concatenate([last[rows], pauses["after"]])
+    end = end[np.lexsort((end, np.concatenate([rows, pauses["request"]])))]
+    return {"request": request, "first": begin, "last": end}
 
 
 def chunk_table(log: RunLog) -> Columns:
@@ -210,12 +312,30 @@ GAP_BLOCK = 16_000
 """Token gaps sorted at a time: few enough to stay in a core's cache, and to bound memory in long runs."""
 
 
-def token_gaps(ends: IntArray, first: IntArray, last: IntArray) -> Columns:
+def token_gaps(ends: IntArray, first: IntArray, last: IntArray, pauses: Columns | None = None) -> Columns:
     """Return ``tpot_mean_ns``, ``tpot_p99_ns`` (floats, NaN without a gap) and ``itl_max_ns`` per request.
 
     ``first`` and ``last`` are the steps of each request's first and latest token, -1 where there is none; a
-    request emits one token per step between them.
+    request emits one token per step between them, except where it pauses.
     """
+    gaps = _steady_gaps(ends, first, last)
+    if pauses is None:
+        return gaps
+    spans = token_spans(first, last, pauses)
+    for request in np.unique(pauses["request"]).tolist():
+        own = slice(*np.searchsorted(spans["request"], [request, request + 1]))
+        steps = np.concatenate(
+            [np.arange(a, b + 1) for a, b in zip(spans["first"][own], spans["last"][own], strict=True)]
+        )
+        between = np.diff(ends[steps])
+        gaps["tpot_mean_ns"][request] = (ends[steps[-1]] - ends[steps[0]]) / len(between)
+        gaps["tpot_p99_ns"][request] = np.percentile(between, 99)
+        gaps["itl_max_ns"][request] = between.max()
+    return gaps
+
+
+def _steady_gaps(ends: IntArray, first: IntArray, last: IntArray) -> Columns:
+    """Return what :func:`token_gaps` does of requests that get a token in every step."""
     n = len(first)
     mean, p99 = np.full(n, np.nan), np.full(n, np.nan)
     longest = np.full(n, NULL, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Run folders: two parquet tables, a summary, and where they came from.
 
-A folder holds ``requests.parquet``, ``steps.parquet``, on request ``batches.parquet``, ``summary.json`` and, written
-last, ``run.json``: a folder with ``run.json`` is complete. Equal runs make equal bytes in all but ``run.json``.
+A folder holds ``requests.parquet``, ``steps.parquet``, ``preemptions.parquet`` where there were any, on request
+``batches.parquet``, ``summary.json`` and, written last, ``run.json``: a folder with ``run.json`` is complete. Equal runs make equal bytes in all but ``run.json``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from sim.batches import batch_table
 from sim.metrics import Summary, summarise
 from sim.objectives import Objectives
-from sim.records import NULL, OUTCOMES, Columns, Tables
+from sim.records import NO_PREEMPTIONS, NULL, OUTCOMES, Columns, Tables
 from traces.schema import Trace
 
 FORMAT = "prefillsim run"
@@ -39,6 +39,7 @@ UNITS = "columns ending in _ns: nanoseconds; tokens and pairs: counts; null: not
 
 TABLES = ("requests.parquet", "steps.parquet")
 BATCHES = "batches.parquet"
+PREEMPTIONS = "preemptions.parquet"
 SUMMARY = "summary.json"
 RUN = "run.json"
 
@@ -56,7 +57,9 @@ class StoredRun:
     requests: Columns
     """The columns of ``Tables.requests``, and ``id``, ``reason``, and ``tenant`` and ``session`` where given."""
     steps: Columns
-    """The columns of ``Tables.steps``, and ``step``, ``decided_ns``, ``kv_blocks`` and ``replica``."""
+    """The columns of ``Tables.steps``, and ``step`` and ``decided_ns``."""
+    preemptions: Columns
+    """The columns of ``Tables.preemptions``."""
     batches: Columns | None
     """Columns ``step``, ``position``, ``request`` (id) and ``tokens``; ``None`` where they were not stored."""
     info: dict[str, Any]
@@ -98,11 +101,13 @@ def write_run(
         "requests.parquet": _parquet(_requests(trace, tables)),
         "steps.parquet": _parquet(_steps(tables.steps)),
     }
+    if len(tables.preemptions["step"]):
+        contents[PREEMPTIONS] = _parquet(tables.preemptions)
     if batches:
         table = batch_table(tables)
         contents[BATCHES] = _parquet({**table, "request": trace.ids[table["request"]]})
     if summary is None:
-        summary = summarise(tables.requests, tables.steps, objectives or Objectives())
+        summary = summarise(tables.requests, tables.steps, objectives or Objectives(), tables.preemptions)
     contents[SUMMARY] = _json(summary)
     head["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     contents[RUN] = _json(head)
@@ -110,7 +115,7 @@ def write_run(
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        for stale in (RUN, BATCHES):
+        for stale in (RUN, BATCHES, PREEMPTIONS):
             (folder / stale).unlink(missing_ok=True)
         for name, content in contents.items():
             atomic_write(folder / name, content)
@@ -131,9 +136,9 @@ def read_run(folder: Path) -> StoredRun:
     """
     head = _read_head(folder)
     tables: dict[str, Columns] = {}
-    for name in (*TABLES, BATCHES, SUMMARY):
+    for name in (*TABLES, PREEMPTIONS, BATCHES, SUMMARY):
         digest = head["files"].get(name)
-        if digest is None and name == BATCHES:
+        if digest is None and name in (BATCHES, PREEMPTIONS):
             continue
         path = folder / name
         if not path.is_file():
@@ -147,7 +152,7 @@ def read_run(folder: Path) -> StoredRun:
     codes = {outcome: code for code, outcome in enumerate(OUTCOMES)}
     requests["outcome"] = np.array([codes[o] for o in requests["outcome"].tolist()], dtype=np.int64)
     info = {key: value for key, value in head.items() if key not in _RESERVED}
-    return StoredRun(requests, steps, tables.get(BATCHES), info)
+    return StoredRun(requests, steps, tables.get(PREEMPTIONS, NO_PREEMPTIONS), tables.get(BATCHES), info)
 
 
 def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
@@ -185,10 +190,7 @@ def _requests(trace: Trace, tables: Tables) -> Columns:
 
 
 def _steps(steps: Columns) -> Columns:
-    n = len(steps["start_ns"])
-    nothing = np.full(n, NULL, dtype=np.int64)
-    defaults: Columns = {"kv_blocks": nothing, "replica": np.zeros(n, dtype=np.int64)}
-    return {"step": np.arange(n), "decided_ns": steps["start_ns"], **defaults, **steps}
+    return {"step": np.arange(len(steps["start_ns"])), "decided_ns": steps["start_ns"], **steps}
 
 
 def _parquet(columns: Columns) -> bytes:

@@ -147,6 +147,9 @@ def reference(
                 "exception": int(grant.exception),
                 "duration_ns": duration,
                 "predicted_ns": predictor.step_ns(*features) if policy.needs_predictor else NULL,
+                "kv_blocks": NULL,
+                "busy_ns": duration,
+                "replica": 0,
             }
         )
         step = len(steps) - 1
@@ -175,7 +178,18 @@ def reference(
 
 
 FEATURES = ("n_decode", "decode_context", "decode_context_max", "n_prefill", "prefill_tokens", "prefill_pairs")
-STEP_COLUMNS = ("start_ns", *FEATURES, "waiting", "granted_tokens", "exception", "duration_ns", "predicted_ns")
+STEP_COLUMNS = (
+    "start_ns",
+    *FEATURES,
+    "waiting",
+    "granted_tokens",
+    "exception",
+    "duration_ns",
+    "predicted_ns",
+    "kv_blocks",
+    "busy_ns",
+    "replica",
+)
 CHUNK_COLUMNS = ("step", "request", "tokens")
 
 
@@ -220,6 +234,7 @@ def _request_table(trace: Trace, requests: list[Request], steps: list[dict[str, 
                 "generated_tokens": len(times),
                 "chunks": len(r.chunk_steps),
                 "preemptions": 0,
+                "replica": 0,
                 "outcome": r.outcome,
                 "aged_chunks": sum(steps[k]["exception"] for k in r.chunk_steps),
                 "slo_exceptions": sum(steps[k]["exception"] for k in r.token_steps[1:]),
@@ -250,6 +265,7 @@ REQUEST_COLUMNS = (
     "generated_tokens",
     "chunks",
     "preemptions",
+    "replica",
     "outcome",
     "aged_chunks",
     "slo_exceptions",

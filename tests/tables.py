@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from sim.records import Columns
+from sim.records import NO_PREEMPTIONS, Columns
 
 
 @dataclass(frozen=True)
@@ -15,3 +15,4 @@ class RunTables:
     steps: Columns
     chunks: Columns
     reasons: dict[int, str]
+    preemptions: Columns = field(default_factory=lambda: NO_PREEMPTIONS)

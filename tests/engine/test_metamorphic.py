@@ -31,6 +31,7 @@ DURATIONS = (
     "slo_tpot_ns",
     "duration_ns",
     "predicted_ns",
+    "busy_ns",
 )
 
 

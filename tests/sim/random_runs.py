@@ -47,6 +47,9 @@ def tables(draw: st.DrawFn) -> tuple[Columns, Columns]:
         "duration_ns": duration,
         "predicted_ns": np.where(rng.random(n_steps) < 0.3, NULL, rng.integers(1, scale + 1, n_steps)),
         "exception": rng.integers(0, 2, n_steps),
+        "busy_ns": rng.integers(0, duration + 1),
+        "kv_blocks": np.full(n_steps, rng.integers(NULL, 9)),
+        "replica": np.zeros(n_steps, dtype=np.int64),
         **{name: rng.integers(0, 9, n_steps) for name in ("waiting", "n_decode", "n_prefill")},
     }
     outcome = rng.choice([FINISHED, REJECTED, REDIRECTED, UNFINISHED], n, p=[0.7, 0.1, 0.05, 0.15])
@@ -76,6 +79,8 @@ def tables(draw: st.DrawFn) -> tuple[Columns, Columns]:
         "prompt_tokens": rng.integers(50, 90, n),
         "cached_tokens": np.where(runs, rng.integers(0, 49, n), NULL),
         "generated_tokens": np.where(runs, last - first + 1, 0),
+        "preemptions": rng.integers(0, 3, n),
+        "replica": np.zeros(n, dtype=np.int64),
         "outcome": outcome,
         "aged_chunks": rng.integers(0, 3, n),
         "slo_exceptions": rng.integers(0, 3, n),

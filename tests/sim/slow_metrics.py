@@ -130,6 +130,8 @@ def slow_summary(requests: Columns, steps: Columns, goals: Objectives) -> dict[s
     judged = [
         (gap, d) for r in decoding if (d := r.own("slo_tpot_ns", goals.deadline_ns)) is not None for gap in r.gaps
     ]
+    started = [r for r in rows if r.values["cached_tokens"] != NULL]
+    cached = [r.values["cached_tokens"] for r in started]
     errors = [(s["predicted_ns"] - s["duration_ns"], s["duration_ns"]) for s in step if s["predicted_ns"] != NULL]
     names = [OUTCOMES[r.values["outcome"]] for r in rows]
     return {
@@ -156,11 +158,14 @@ def slow_summary(requests: Columns, steps: Columns, goals: Objectives) -> dict[s
         "slowdown_p99": percentile(slowdown, 99),
         "longest_wait_ms": ms(max(waits, default=None)),
         "jain_fairness": sum(slowdown) ** 2 / len(slowdown) / sum(x * x for x in slowdown) if slowdown else None,
-        "utilisation": sum(s["duration_ns"] for s in step) / span if step else None,
+        "utilisation": sum(s["busy_ns"] for s in step) / span if step else None,
         "queue_mean": sum(s["waiting"] * s["duration_ns"] for s in step) / span if step else None,
         "queue_max": max((s["waiting"] for s in step), default=None),
         "batch_mean": mean([s["n_decode"] + s["n_prefill"] for s in step]),
         "steps": len(step),
+        "hit_rate": sum(cached) / sum(r.values["prompt_tokens"] for r in started) if started else None,
+        "preemptions": sum(r.values["preemptions"] for r in rows),
+        "kv_blocks_max": max((s["kv_blocks"] for s in step if s["kv_blocks"] != NULL), default=None),
         "slo_exceptions": sum(r.values["slo_exceptions"] for r in rows),
         "aged_chunks": sum(r.values["aged_chunks"] for r in rows),
         "late_gap_share": mean([float(gap > d) for gap, d in judged]),

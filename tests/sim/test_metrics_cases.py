@@ -31,6 +31,7 @@ COUNTS = {
     "unfinished",
     "steps",
     "slo_exceptions",
+    "preemptions",
     "aged_chunks",
 }
 
@@ -55,6 +56,7 @@ def test_one_output_has_no_tpot() -> None:
         "tpot_mean_ms",
         "tpot_p50_ms",
         "tpot_p99_ms",
+        "kv_blocks_max",
         "itl_p99_ms",
         "itl_max_ms",
         "late_gap_share",
@@ -110,7 +112,7 @@ def test_all_too_large_has_a_report_of_nulls() -> None:
 
 def test_a_horizon_before_the_first_finish_has_a_report_of_nulls() -> None:
     """Case 9 (inference-sim#926): what the engine did is known, what requests got is not."""
-    steps = {"utilisation", "queue_mean", "queue_max", "batch_mean", "longest_wait_ms"}
+    steps = {"hit_rate", "utilisation", "queue_mean", "queue_max", "batch_mean", "longest_wait_ms"}
     tables = run([0, 5], [100, 100], [10, 10], Limits(horizon_ns=50))
     assert_nothing_measured(
         tables, {"slo_attainment", *steps, "ttft_mean_ms", "ttft_p50_ms", "ttft_p90_ms", "ttft_p99_ms"}

@@ -149,7 +149,15 @@ def test_what_did_not_finish_met_nothing() -> None:
 )
 def test_lateness_is_past_the_objective_that_is_missed_most(goals: Objectives, expected: float | None) -> None:
     requests = requests_of([20, 20])
-    more = ("first_scheduled_ns", "prompt_tokens", "cached_tokens", "slo_exceptions", "aged_chunks")
+    more = (
+        "first_scheduled_ns",
+        "prompt_tokens",
+        "cached_tokens",
+        "slo_exceptions",
+        "aged_chunks",
+        "preemptions",
+        "replica",
+    )
     requests |= {name: np.array([1]) for name in more}
     steps = {
         name: np.array(values)
@@ -157,6 +165,9 @@ def test_lateness_is_past_the_objective_that_is_missed_most(goals: Objectives, e
             "start_ns": [0, 100, 120],
             "duration_ns": [100, 20, 20],
             "predicted_ns": [NULL] * 3,
+            "busy_ns": [100, 20, 20],
+            "kv_blocks": [NULL] * 3,
+            "replica": [0] * 3,
             "waiting": [0] * 3,
             "n_decode": [0, 1, 1],
             "n_prefill": [1, 0, 0],

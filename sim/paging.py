@@ -1,0 +1,120 @@
+"""Who runs and which blocks that takes: vLLM's running list, decodes counted by the step in which they need a block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from policies.views import RequestView
+from sim.kvcache import KVCache
+
+
+class Victim(NamedTuple):
+    """A request that was preempted, without its blocks."""
+
+    view: RequestView
+    decoded: int | None
+    """Outputs since its prefill ended, at least 1; ``None`` for one in the middle of its prefill."""
+
+
+class Paging:
+    """The running requests of an engine with block-granular KV memory.
+
+    ``goals[i]`` and ``computed[i]`` are the engine's own lists: the tokens that request ``i`` prefills in all, and how
+    many of them are computed. A decoding request takes a new block in every ``block_size``-th step, so counting the
+    requests of each residue tells what a step takes, whatever the batch.
+    """
+
+    def __init__(self, cache: KVCache, goals: list[int], computed: list[int]) -> None:
+        self.cache, self.goals, self.computed = cache, goals, computed
+        self.block = cache.block_size
+        self.crossing = [0] * self.block
+        """Decoding requests that need a block in steps of this residue."""
+        self.running: dict[int, RequestView] = {}
+        """In the order of admission, which is the order of a batch."""
+        self._begin: dict[int, int] = {}
+        self._admissions = 0
+        self._order: dict[int, int] = {}
+
+    def admit(self, view: RequestView) -> None:
+        """Enter a request that starts its prefill at the end of the running list."""
+        self.running[view.number] = view
+        self._order[view.number] = self._admissions
+        self._admissions += 1
+
+    def join(self, index: int, step: int) -> None:
+        """Let a running request decode from ``step`` on."""
+        self._begin[index] = step
+        self.crossing[(step - self.goals[index]) % self.block] += 1
+
+    def leave(self, index: int) -> None:
+        """Take a request out that has finished; its blocks are the cache's business."""
+        del self.running[index]
+        if (begin := self._begin.pop(index, None)) is not None:
+            self.crossing[(begin - self.goals[index]) % self.block] -= 1
+
+    def in_batch_order(self, indices: list[int]) -> list[int]:
+        """Return requests in the order of their admission, and forget it: they have left."""
+        return sorted(indices, key=self._order.pop)
+
+    def steps_that_fit(self, step: int, most: int) -> tuple[int, int]:
+        """Return how many of the next ``most`` decode-only steps find their blocks, and the blocks they take."""
+        free, crossing, block = self.cache.free, self.crossing, self.block
+        per_round = len(self._begin)
+        rounds = min(free // per_round, most // block)
+        taken, steps = rounds * per_round, rounds * block
+        while steps < most and taken + crossing[(step + steps) % block] <= free:
+            taken += crossing[(step + steps) % block]
+            steps += 1
+        return steps, taken
+
+    def blocks_of_run(self, step: int, steps: int) -> list[int]:
+        """Return what each of the next ``steps`` decode-only steps takes."""
+        first = step % self.block
+        one_round = self.crossing[first:] + self.crossing[:first]
+        return (one_round * -(-steps // self.block))[:steps]
+
+    def squeeze(self, step: int, chunks: Mapping[int, int]) -> list[Victim]:
+        """Find the blocks of a step that needs more than are free, as vLLM does.
+
+        In the order of the batch each running request takes its blocks; while they are not free, the last running
+        request is preempted, until that is the one that asks.
+
+        Args:
+            step: the step to be run.
+            chunks: by started prefill, how many tokens it will have computed; those missing here get none.
+
+        Returns:
+            The preempted requests, first victim first, out of the running list.
+        """
+        cache, victims = self.cache, []
+        for index in list(self.running):
+            if index not in self.running:
+                break
+            begin = self._begin.get(index)
+            if begin is not None:
+                need = 0 if (step - begin + self.goals[index]) % self.block else 1
+            elif index in chunks:
+                need = cache.missing(index, chunks[index])
+            else:
+                continue
+            while need > cache.free:
+                victims.append(self._preempt(next(reversed(self.running)), step))
+                if index not in self.running:
+                    return victims
+            if begin is None:
+                cache.extend(index, chunks[index])
+            else:
+                cache.take(need)
+        return victims
+
+    def _preempt(self, index: int, step: int) -> Victim:
+        view = self.running[index]
+        begin = self._begin.get(index)
+        self.leave(index)
+        del self._order[index]
+        if begin is None:
+            self.cache.finish(index, self.computed[index])
+            return Victim(view, None)
+        self.cache.finish(index, self.goals[index] + step - begin)
+        return Victim(view, 1 + step - begin)
