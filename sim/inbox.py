@@ -21,12 +21,19 @@ class Inbox:
     the request given last is there.
     """
 
-    def __init__(self, env: simpy.Environment, send_on: Callable[[RequestView, int], bool]) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        send_on: Callable[[RequestView, int], bool],
+        decided: Callable[[], None],
+    ) -> None:
         self.due = FAR
         self.closed = False
         """Nothing more will come."""
         self.send_on = send_on
         """Give a request to another replica at a time; ``False`` where all have had it."""
+        self._decided = decided
+        self._in_hand = False
         self.backlog = 0
         """Prefill tokens of the requests that are here or on their way, as weighed when they were sent."""
         self.requests = 0
@@ -42,10 +49,15 @@ class Inbox:
         return self
 
     def __next__(self) -> RequestView:
+        # Asking for another means that the one before has been let in, or not.
+        if self._in_hand:
+            self._in_hand = False
+            self._decided()
         if not self._coming:
             self.due = FAR
             return NEVER
         self.due, _, view = heapq.heappop(self._coming)
+        self._in_hand = True
         return view
 
     def put(self, view: RequestView, at: int, weight: int) -> None:

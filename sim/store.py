@@ -1,7 +1,8 @@
 """Run folders: two parquet tables, a summary, and where they came from.
 
 A folder holds ``requests.parquet``, ``steps.parquet``, ``preemptions.parquet`` where there were any, on request
-``batches.parquet``, ``summary.json`` and, written last, ``run.json``: a folder with ``run.json`` is complete. Equal runs make equal bytes in all but ``run.json``.
+``batches.parquet``, ``summary.json`` and, written last, ``run.json``: a folder with ``run.json`` is complete. Equal
+runs make equal bytes in all but ``run.json``.
 """
 
 from __future__ import annotations
