@@ -78,7 +78,7 @@ class Cluster:
         for number, policy in enumerate(policies):
             cache = NullCache() if memory is None else memory.build(trace, tree)
             inbox = Inbox(env, self._sender(number), self._decided)
-            self.replicas.append(Replica(number, inbox, cache))
+            self.replicas.append(Replica(number, inbox, cache, tree))
             self.engines.append(
                 Engine(
                     env,
@@ -106,11 +106,14 @@ class Cluster:
 
     def _send(self, view: RequestView, at: int, replicas: Sequence[Replica]) -> None:
         for replica in replicas:
-            replica.inbox.settle(at)
+            for gone in replica.inbox.settle(at):
+                replica.depart(gone)
         chosen = self._router.choose(view, replicas)
         self.assigned[view.number] = chosen.number
         self._undecided += 1
-        chosen.inbox.put(view, at, view.prompt_tokens - chosen.hit_tokens(view))
+        weight = view.prompt_tokens - chosen.hit_tokens(view)
+        chosen.arrive(view.number)
+        chosen.inbox.put(view, at, weight)
 
     def _sender(self, source: int) -> Any:
         def send_on(view: RequestView, at: int) -> bool:

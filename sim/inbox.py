@@ -85,12 +85,15 @@ class Inbox:
         for request in requests:
             heapq.heappush(self._left, (at, request))
 
-    def settle(self, now: int) -> None:
-        """Bring ``backlog`` and ``requests`` up to date: who is gone by ``now`` no longer counts."""
+    def settle(self, now: int) -> list[int]:
+        """Bring ``backlog`` and ``requests`` up to date, and return who has gone by ``now``."""
+        gone = []
         while self._left and self._left[0][0] <= now:
             _, request = heapq.heappop(self._left)
             self.backlog -= self._weights.pop(request)
             self.requests -= 1
+            gone.append(request)
+        return gone
 
     def _wake(self) -> None:
         if not self._awake.triggered:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar
 
 from policies.views import RequestView
+from sim.content import ContentTree
 from sim.inbox import Inbox
 from sim.kvcache import KVCache
 
@@ -19,8 +21,10 @@ class ClusterError(ValueError):
 class Replica:
     """One replica as a router sees it, at the moment of an arrival."""
 
-    def __init__(self, number: int, inbox: Inbox, cache: KVCache) -> None:
-        self.number, self.inbox, self._cache = number, inbox, cache
+    def __init__(self, number: int, inbox: Inbox, cache: KVCache, tree: ContentTree | None) -> None:
+        self.number, self.inbox, self._cache, self._tree = number, inbox, cache, tree
+        # Requests that are here or on their way, by shared stretch of content.
+        self._here: Counter[int] = Counter()
 
     @property
     def backlog(self) -> int:
@@ -30,6 +34,29 @@ class Replica:
     def hit_tokens(self, request: RequestView) -> int:
         """Return how many leading tokens of a request its prefix cache holds now."""
         return self._cache.hit_tokens(request.number, request.prompt_tokens)
+
+    def expected_tokens(self, request: RequestView) -> int:
+        """Return how many leading tokens it holds now, or will when the requests before this one are done."""
+        longest = 0
+        if self._tree is not None:
+            for node in self._tree.path(request.number):
+                if not self._here[node.number]:
+                    break
+                longest = node.hi * self._tree.block_size
+        return max(longest, self.hit_tokens(request))
+
+    def arrive(self, index: int) -> None:
+        """Note that a request was sent here."""
+        self._count(index, 1)
+
+    def depart(self, index: int) -> None:
+        """Note that it is gone."""
+        self._count(index, -1)
+
+    def _count(self, index: int, by: int) -> None:
+        if self._tree is not None:
+            for node in self._tree.path(index):
+                self._here[node.number] += by
 
 
 class Router(ABC):
@@ -87,13 +114,14 @@ class LeastLoaded(Router):
 
 
 class PrefixAffinity(Router):
-    """To the replica that holds the longest prefix of the prompt, of several the least loaded."""
+    """To the replica that holds the longest prefix of the prompt or has it under way, of several the least loaded."""
 
     name = "prefix-affinity"
 
     def choose(self, request: RequestView, replicas: Sequence[Replica]) -> Replica:
-        longest = max(r.hit_tokens(request) for r in replicas)
-        return least_loaded([r for r in replicas if r.hit_tokens(request) == longest])
+        held = [(r.expected_tokens(request), r) for r in replicas]
+        longest = max(tokens for tokens, _ in held)
+        return least_loaded([r for tokens, r in held if tokens == longest])
 
 
 ROUTERS: dict[str, type[Router]] = {r.name: r for r in (ByUser, RoundRobin, LeastLoaded, PrefixAffinity)}
