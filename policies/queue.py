@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from policies.base import Ordering, PolicyError
@@ -16,7 +16,7 @@ Entry = Any
 """Key, arrival, number, view: a tuple, or once there are updates a list, which can be put out of force.
 
 The view of a stale entry, its request updated or taken out, is ``()``, which sorts before every view: a stale entry
-may have the key of its successor."""
+may have the key of its successor. The key is too low where the request's has grown since; see ``_renew``."""
 
 _view = partial(tuple.__new__, RequestView)  # made without the detour through the class's own constructor
 
@@ -26,7 +26,8 @@ class PolicyQueue:
 
     Requests put back by :meth:`push_front` (preempted ones) come before all others, last in first out, as in
     vLLM. With a key ordering an operation costs O(log n), and O(1) while requests are added in the order of their
-    keys; an update that leaves the key as it was costs O(1). With a ``choose`` ordering peeking looks at all.
+    keys; an update costs O(1) where the key does not fall, and O(log n) later if that is still so when its turn
+    comes. All this is amortised. With a ``choose`` ordering peeking looks at all.
     """
 
     __slots__ = (
@@ -74,48 +75,69 @@ class PolicyQueue:
     def add(self, request: RequestView) -> None:
         """Enter a request that does not wait yet."""
         self.size += 1
-        if self._where is None:
-            entry: Entry = (self._key(request), request[1], request[0], request)
-        else:
-            entry = [self._key(request) if self._keyed else 0, request[1], request[0], request]
-            self._where[request[0]] = entry
+        if self._where is not None:
             self._chosen = None
+            self._push(self._key(request) if self._keyed else 0, request)
+            return
+        entry = (self._key(request), request[1], request[0], request)
         run = self._run
         if not run or run[-1] < entry:
             run.append(entry)
         else:
-            heapq.heappush(self._heap, entry)
+            heappush(self._heap, entry)
+
+    def _push(self, key: int, request: RequestView) -> None:
+        entry = [key, request[1], request[0], request]
+        self._entries()[request[0]] = entry
+        run = self._run
+        if not run or run[-1] < entry:
+            run.append(entry)
+        else:
+            heappush(self._heap, entry)
 
     def update(self, request: RequestView) -> None:
         """Replace the view of a waiting request and read its key again, as after a cache event."""
-        number = request[0]
-        entry = self._entries().get(number)
-        self._chosen = None
+        entry = self._entries().get(request[0])
         if entry is None:
-            self._front[self._place_in_front(number)] = request
-            return
-        key = self._key(request) if self._keyed else 0
-        if key == entry[0]:
-            entry[3] = request
-            return
-        self._drop(entry)
-        self.size -= 1
-        self.add(request)
+            self._front[self._place_in_front(request[0])] = request
+        else:
+            self._renew(entry, request)
 
-    def reread(self, numbers: Iterable[int], hit_tokens: Callable[[int, int], int]) -> None:
+    def _renew(self, entry: Entry, request: RequestView) -> None:
+        self._chosen = None
+        key = self._key(request) if self._keyed else 0
+        if key < entry[0]:
+            self._push(key, request)
+            self._drop(entry)
+        else:
+            # A greater key can wait until the request comes to the head; by then it may have fallen again.
+            entry[3] = request
+
+    def reread(self, numbers: Iterable[int], hit_tokens: Callable[[int, int], int]) -> bool:
         """Ask how much of some waiting requests is cached, and update those for which the answer is a new one.
 
         Args:
             numbers: the requests that cache events have touched.
             hit_tokens: from a request's number and its tokens to prefill to the leading ones that are cached.
+
+        Returns:
+            Whether there were any.
         """
         entries = self._entries()
+        changed = False
         for number in numbers:
             entry = entries.get(number)
             view = self._front[self._place_in_front(number)] if entry is None else entry[3]
             cached = hit_tokens(number, view[2] + view[4])
-            if cached != view[3]:
-                self.update(_view((*view[:3], cached, *view[4:])))
+            if cached == view[3]:
+                continue
+            changed = True
+            view = _view((*view[:3], cached, *view[4:]))
+            if entry is None:
+                self._front[self._place_in_front(number)] = view
+            else:
+                self._renew(entry, view)
+        return changed
 
     def _entries(self) -> dict[int, Entry]:
         if self._where is None:
@@ -138,7 +160,7 @@ class PolicyQueue:
         if self._stale > self.size + 64:
             self._run = deque(e for e in self._run if e[3])
             self._heap = [e for e in self._heap if e[3]]
-            heapq.heapify(self._heap)
+            heapify(self._heap)
             self._stale = 0
 
     def push_front(self, request: RequestView) -> None:
@@ -166,14 +188,23 @@ class PolicyQueue:
                 self._chosen = (now_ns, _entry_of(chosen, entries, self._ordering))
             return self._chosen[1]
         run, heap = self._run, self._heap
-        if self._stale:
-            while run and not run[0][3]:
+        while True:
+            from_run = not heap or (run and run[0] < heap[0])
+            head = run[0] if from_run else heap[0]
+            if self._where is None:
+                return head
+            view = head[3]
+            key = self._key(view) if view else 0
+            if view and key == head[0]:
+                return head
+            if from_run:
                 run.popleft()
+            else:
+                heappop(heap)
+            if view:
+                self._push(key, view)
+            else:
                 self._stale -= 1
-            while heap and not heap[0][3]:
-                heapq.heappop(heap)
-                self._stale -= 1
-        return run[0] if not heap or (run and run[0] < heap[0]) else heap[0]
 
     def pop(self, now_ns: int) -> RequestView:
         """Remove and return the next request."""
@@ -182,7 +213,7 @@ class PolicyQueue:
             run, heap = self._run, self._heap
             if not heap or (run and run[0] < heap[0]):
                 return run.popleft()[3]  # type: ignore[no-any-return]
-            return heapq.heappop(heap)[3]  # type: ignore[no-any-return]
+            return heappop(heap)[3]  # type: ignore[no-any-return]
         if self._front:
             request = self._front.popleft()
             self._plain = self._keyed and not self._front and self._where is None
@@ -199,7 +230,7 @@ class PolicyQueue:
         if self._run and self._run[0] is entry:
             self._run.popleft()
         elif self._heap and self._heap[0] is entry:
-            heapq.heappop(self._heap)
+            heappop(self._heap)
         else:
             self._drop(entry)
 

@@ -120,7 +120,8 @@ class QueueMachine(RuleBasedStateMachine):
         """A burst: many read at once, most of which find what they had."""
         touched = data.draw(st.sets(st.sampled_from(self.naive.all())))
         hits = {(v.number, v.prompt_tokens): min(cached, v.prompt_tokens - 1) for v in touched}
-        self.queue.reread((v.number for v in touched), lambda number, tokens: hits[number, tokens])
+        changed = self.queue.reread((v.number for v in touched), lambda number, tokens: hits[number, tokens])
+        assert changed == any(v.cached_tokens != hits[v.number, v.prompt_tokens] for v in touched)
         for view in touched:
             self.naive.replace(view._replace(cached_tokens=hits[view.number, view.prompt_tokens]))
 
