@@ -10,8 +10,10 @@ import pytest
 from costmodels import LinearCost
 from policies import parse_policy
 from sim.batches import batch_table
+from sim.content import ContentTree
 from sim.engine import Limits, simulate
 from sim.kvcache import KVCache
+from sim.pool import BlockPool
 from tests.blockwise import BlockwisePool
 from traces import Segments, Trace
 
@@ -67,10 +69,14 @@ def slow_pool(trace: Trace, blocks: int, prefix_cache: bool) -> KVCache:
     return BlockwisePool(trace, blocks, prefix_cache=prefix_cache)
 
 
+def fast_pool(trace: Trace, blocks: int, prefix_cache: bool) -> KVCache:
+    return BlockPool(ContentTree(trace, 16), blocks, prefix_cache=prefix_cache)
+
+
 @pytest.mark.real
-@pytest.mark.parametrize("make", [slow_pool])
+@pytest.mark.parametrize(("make", "stretch"), [(slow_pool, True), (fast_pool, True), (fast_pool, False)])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_step_is_the_one_vllm_decided(name, make):
+def test_every_step_is_the_one_vllm_decided(name, make, stretch):
     blocks, budget, seqs, prefix_cache = SETTINGS[name]
     folder = recordings()
     trace = trace_of(read(folder / f"{name.split('.')[0]}.trace.jsonl"))
@@ -81,6 +87,7 @@ def test_every_step_is_the_one_vllm_decided(name, make):
         COST,
         limits=Limits(max_model_len=MODEL_LIMIT),
         cache=make(trace, blocks, prefix_cache),
+        stretch=stretch,
     )
     batches = batch_table(run)
     ours = [
