@@ -21,12 +21,14 @@ from costmodels.base import CostModel, CostModelError
 from policies.base import Ordering, Policy, PolicyError
 from policies.queue import PolicyQueue
 from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, StepRecord
+from sim.decoding import Decoding
+from sim.gate import Gate
 from sim.inbox import Inbox
 from sim.kvcache import KVCache, NullCache
-from sim.least import FAR, LeastActive
+from sim.least import FAR
 from sim.objectives import Objectives
 from sim.paging import Paging, Victim
-from sim.records import CHUNK_COLUMNS, REDIRECTED, REJECTED, LoggedRun, RunLog, pack_step
+from sim.records import CHUNK_COLUMNS, LoggedRun, RunLog, pack_step
 from sim.tandem import Tandem
 from sim.views import request_views
 from traces.schema import Trace
@@ -110,14 +112,10 @@ class Engine:
         self._computed = [0] * len(trace)
         self._prefilling: list[RequestView] = []
         self._paging = Paging(self.cache, self._goals, self._computed) if self.cache.paged else None
-        # Views of waiting requests whose place in the queue depends on what is cached.
-        self._watched: dict[int, RequestView] = {}
-        # Finish step * requests + request: one integer sorts by step, then by arrival.
-        self._finishes = [FAR * (len(trace) + 1)]
-        # A decoding request's context is its prompt plus the steps since its first token, so "step of the first
-        # token - prompt" orders contexts for as long as it decodes; likewise all wait since the same last token.
-        self._tallest = LeastActive()
-        self._tightest = LeastActive()
+        # Waiting requests whose place in the queue depends on what is cached.
+        self._watched: set[int] = set()
+        self._gate = Gate(policy, self.cache, self.limits.max_model_len, self._totals, self.log)
+        self._decoding = Decoding(self._totals)
         self.process = env.process(self._run())
 
     def _run(self) -> Generator[simpy.Event, Any, None]:
@@ -128,7 +126,7 @@ class Engine:
         peek_queue, pop_queue, enqueue = queue.peek, queue.pop, queue.add
         lookahead, seats = chunking.lookahead, self._seats
         prompts, goals, totals, computed = self._prompts, self._goals, self._totals, self._computed
-        finishes, tallest, tightest = self._finishes, self._tallest, self._tightest
+        finishes, tallest, tightest = self._decoding.finishes, self._decoding.tallest, self._decoding.tightest
         first_token_in, finished_in, interrupted = log.first_token, log.finished, log.interrupted
         steps, add_duration = log.steps, log.durations.append
         chunk_step, chunk_request, chunk_tokens = (log.chunks[c].append for c in CHUNK_COLUMNS)
@@ -141,10 +139,9 @@ class Engine:
         leaving: list[int] = []
         listed: tuple[Candidate, ...]
         horizon = FAR if limits.horizon_ns is None else limits.horizon_ns
-        caching, paging, watched = cache.tracks, self._paging, self._watched
+        caching, paging, watched, gate = cache.tracks, self._paging, self._watched, self._gate
         watching = caching and self.policy.ordering.cache_aware
         choosing = type(self.policy.ordering).choose is not Ordering.choose
-        guarded = caching or self.policy.admission is not None or limits.max_model_len is not None
         departing = caching or self._inbox is not None
         inbox, tandem, in_flight = self._inbox, self._tandem, self._in_flight
         views = inbox or request_views(self.trace, self.objectives)
@@ -171,14 +168,14 @@ class Engine:
                 if caching:
                     coming = coming._replace(cached_tokens=cache.hit_tokens(coming[0], coming[2]))
                     blocked = False
-                if not guarded or self._admits(coming, now, step, n, context):
+                if gate.open or gate.admits(coming, self._load(now, step, n, context), inbox):
                     enqueue(coming)
                     if watching:
                         cache.watch(coming[0])
-                        watched[coming[0]] = coming
+                        watched.add(coming[0])
                 coming = next(views)
                 next_arrival = coming[1] if inbox is None else inbox.due
-            if watched and self._look_again():
+            if watched and queue.reread(cache.changes(), cache.hit_tokens):
                 blocked = False
             started, waiting = len(prefilling), queue.size
             if paging is not None and waiting and n + started < seats and (choosing or not blocked):
@@ -237,7 +234,7 @@ class Engine:
                 and next_arrival != too_near
                 and finishes[0] >= (step + STRETCH_MIN) * size
                 # Where evictions or time change who is next, somebody may fit whom a stretch would pass over.
-                and not (blocked and (watched or choosing))
+                and not (blocked and (watching or choosing))
             ):
                 until = next_arrival if inbox is None else min(next_arrival, quiet_until)
                 elapsed, passed = self._stretch(now, step, n, context, height, min(until, horizon))
@@ -414,22 +411,11 @@ class Engine:
             [Candidate(view._replace(cached_tokens=hit), hit, goals[view.number] - hit) for view, hit in waiting]
         )
 
-    def _look_again(self) -> bool:
-        """Update waiting requests whose cached tokens have changed; return whether there were any."""
-        changed = False
-        for i in self.cache.changes():
-            view = self._watched[i]
-            hit = self.cache.hit_tokens(i, self._goals[i])
-            if hit != view.cached_tokens:
-                view = self._watched[i] = view._replace(cached_tokens=hit)
-                self.queue.update(view)
-                changed = True
-        return changed
-
     def _start(self, view: RequestView, now: int) -> int:
         """Give a request that starts its cached blocks, and return how many of its tokens they hold."""
         i = view.number
-        if self._watched.pop(i, None) is not None:
+        if i in self._watched:
+            self._watched.remove(i)
             self.cache.unwatch(i)
         if self._paging is not None:
             self._paging.admit(view)
@@ -467,7 +453,7 @@ class Engine:
         Returns:
             How many of them were decoding, and the sum of their contexts.
         """
-        size, gone, context = len(self.trace), set(), 0
+        gone, context = set(), 0
         for view, decoded in victims:
             i = view.number
             if decoded is None:
@@ -480,26 +466,9 @@ class Engine:
             self.log.preempt(i, step, decoded is not None)
             self.queue.push_front(view._replace(generated_tokens=self._goals[i] - self._prompts[i], cached_tokens=0))
         if gone:
-            self._finishes[:] = [e for e in self._finishes if e % size not in gone or e >= FAR]
-            heapq.heapify(self._finishes)
-            self._count_anew(step)
+            assert self._paging is not None
+            self._decoding.drop(gone, self._paging.running, self.policy.chunking.deadline_ns)
         return len(gone), context
-
-    def _count_anew(self, step: int) -> None:
-        """Enter the requests that still decode into the heaps of the tallest and the tightest."""
-        size = len(self.trace)
-        assert self._paging is not None
-        self._tallest.clear()
-        self._tightest.clear()
-        for entry in self._finishes:
-            last, i = divmod(entry, size)
-            if entry >= FAR:
-                continue
-            # The step of the token that ended its prefill, less its context then.
-            self._tallest.add(last + 1 - self._totals[i], last)
-            allowed = self.policy.chunking.deadline_ns(self._paging.running[i])
-            if allowed is not None:
-                self._tightest.add(allowed, last)
 
     def _leave(self, at: int, leaving: list[int]) -> None:
         """Give back the blocks of requests that have finished ``at`` a time, in the order of the batch."""
@@ -515,40 +484,10 @@ class Engine:
             self._inbox.left(at, leaving)
         leaving.clear()
 
-    def _admits(self, view: RequestView, now: int, step: int, n: int, context: int) -> bool:
-        """Return whether ``view`` is let in; record why where it is not."""
-        admission, longest = self.policy.admission, self.limits.max_model_len
-        log, i = self.log, view.number
-        prompt, total = self._prompts[i], self._totals[i]
-        reason = None
-        if longest is not None and total > longest:
-            reason = f"{prompt} prompt and {total - prompt} output tokens exceed max_model_len {longest}"
-        elif self.cache.tracks:
-            reason = self.cache.refusal(i)
-        if reason is not None:
-            log.outcome[i] = REJECTED
-            log.reasons[i] = reason
-            if self._inbox is not None:
-                self._inbox.left(now, [i])
-            return False
-        if admission is None:
-            return True
-        height = step - 1 - self._tallest.least(step) if n else 0
-        decision = admission.admit(view, LoadView(now, n, context, height, len(self._prefilling), self.queue.size))
-        if decision.verdict == "accept":
-            return True
-        if decision.verdict not in ("reject", "redirect"):
-            raise PolicyError(
-                f"policy {self.policy.label}: {admission.name} answered {decision.verdict!r}, which is none of accept, "
-                "reject and redirect"
-            )
-        if decision.verdict == "redirect" and self._inbox is not None and self._inbox.send_on(view, now):
-            return False
-        log.outcome[i] = REJECTED if decision.verdict == "reject" else REDIRECTED
-        log.reasons[i] = decision.reason
-        if self._inbox is not None:
-            self._inbox.left(now, [i])
-        return False
+    def _load(self, now: int, step: int, n: int, context: int) -> LoadView:
+        """Return the engine as an admission sees it."""
+        height = step - 1 - self._decoding.tallest.least(step) if n else 0
+        return LoadView(now, n, context, height, len(self._prefilling), self.queue.size)
 
     def _stretch(self, now: int, step: int, n: int, context: int, height: int, until: int) -> tuple[int, int]:
         """Advance decode-only steps to the next finish, or to the first step boundary at or after ``until``.
@@ -561,7 +500,7 @@ class Engine:
         if first < 1 or until - now < STRETCH_MIN * first:
             return 0, 0
         # Steps do not get shorter as contexts grow, so no more than this fit before the next event.
-        most = min(self._finishes[0] // len(self.trace) - step + 1, -((now - until) // first))
+        most = min(self._decoding.finishes[0] // len(self.trace) - step + 1, -((now - until) // first))
         if self._paging is not None:
             most, _ = self._paging.steps_that_fit(step, most)
             if most < STRETCH_MIN:
@@ -572,19 +511,10 @@ class Engine:
         log.steps += pack_step(now, n, context, height, 0, 0, 0, self.queue.size, 0, 0, taken)
         log.durations += run[:taken].tolist()
         if self._paging is not None:
-            self._take_for(step, taken)
+            log.kv_blocks += self._paging.take_run(step, taken)
         if self.predictor is not cost:
             log.predicted += self.predictor.decode_run_ns(n, context, height, taken).tolist()
         return int(ends[taken - 1]), taken
-
-    def _take_for(self, step: int, steps: int) -> None:
-        """Take the blocks of a stretch, and log how many are in use after each of its steps."""
-        assert self._paging is not None
-        cache = self.cache
-        used = cache.capacity - cache.free
-        in_use = (np.cumsum(self._paging.blocks_of_run(step, steps)) + used).tolist()
-        self.log.kv_blocks += in_use
-        cache.take(in_use[-1] - used)
 
     def tables(self) -> LoggedRun:
         """Return the tables of a run that has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
 from policies.views import RequestView
@@ -68,11 +69,14 @@ class Paging:
             steps += 1
         return steps, taken
 
-    def blocks_of_run(self, step: int, steps: int) -> list[int]:
-        """Return what each of the next ``steps`` decode-only steps takes."""
+    def take_run(self, step: int, steps: int) -> list[int]:
+        """Take what the next ``steps`` decode-only steps need, and return the blocks in use after each of them."""
         first = step % self.block
         one_round = self.crossing[first:] + self.crossing[:first]
-        return (one_round * -(-steps // self.block))[:steps]
+        used = self.cache.capacity - self.cache.free
+        in_use = list(accumulate((one_round * -(-steps // self.block))[:steps], initial=used))
+        self.cache.take(in_use[-1] - used)
+        return in_use[1:]
 
     def squeeze(self, step: int, chunks: Mapping[int, int]) -> list[Victim]:
         """Find the blocks of a step that needs more than are free, as vLLM does.
