@@ -20,7 +20,12 @@ def check_rate(rate: float, what: str = "rate") -> None:
         raise TraceError(f"{what} must be a positive number of requests per second, not {rate}")
 
 
-def _to_ns(seconds: NDArray[np.float64]) -> IntArray:
+def to_ns(seconds: NDArray[np.float64]) -> IntArray:
+    """Return sorted times in nanoseconds.
+
+    Raises:
+        TraceError: if the last does not fit.
+    """
     if len(seconds) and not seconds[-1] < LATEST_NS / NS:
         raise TraceError("the rate is so low that arrivals come later than 64 bits of nanoseconds can say")
     times: IntArray = np.rint(seconds * NS).astype(np.int64)
@@ -30,7 +35,7 @@ def _to_ns(seconds: NDArray[np.float64]) -> IntArray:
 def poisson(n: int, rate: float, rng: np.random.Generator) -> IntArray:
     """Exponential gaps with mean ``1 / rate`` seconds; the first request arrives after one gap."""
     check_rate(rate)
-    return _to_ns(np.cumsum(rng.exponential(1.0 / rate, n)))
+    return to_ns(np.cumsum(rng.exponential(1.0 / rate, n)))
 
 
 def gamma(n: int, rate: float, burstiness: float, rng: np.random.Generator) -> IntArray:
@@ -41,7 +46,7 @@ def gamma(n: int, rate: float, burstiness: float, rng: np.random.Generator) -> I
     check_rate(rate)
     if not (np.isfinite(burstiness) and burstiness > 0):
         raise TraceError(f"burstiness must be a positive number, not {burstiness}")
-    return _to_ns(np.cumsum(rng.gamma(burstiness, 1.0 / (rate * burstiness), n)))
+    return to_ns(np.cumsum(rng.gamma(burstiness, 1.0 / (rate * burstiness), n)))
 
 
 def two_state(n: int, high: float, low: float, dwell_s: float, rng: np.random.Generator) -> IntArray:
@@ -62,7 +67,7 @@ def two_state(n: int, high: float, low: float, dwell_s: float, rng: np.random.Ge
         clock_knots.append(clock_knots[-1] + stay)
         work_knots.append(work_knots[-1] + stay * (high if is_high else low))
         is_high = not is_high
-    return _to_ns(np.interp(work, work_knots, clock_knots))
+    return to_ns(np.interp(work, work_knots, clock_knots))
 
 
 def replayed(n: int, times_ns: IntArray) -> IntArray:

@@ -135,6 +135,9 @@ class PrefillOnly:
 
     The paper says only that users arrive as a Poisson process, and prints as the range of profiles what is one
     standard deviation of its Normal.
+
+    ``arrivals``: each user's requests arrive together (``users``), or each on its own, users shuffled (``requests``),
+    or a user's requests follow each other at exponential gaps (``spread``), or everybody's come ``all-at-once``.
     """
 
     users: Count
@@ -147,8 +150,19 @@ class PrefillOnly:
     post_tokens: Annotated[int, Ge(0)]
     rate: Positive
     """Requests per second."""
-    arrivals: Literal["users", "requests"] = "users"
-    """Whether each user's requests arrive together, or each on its own, users shuffled."""
+    arrivals: Literal["users", "requests", "spread", "all-at-once"] = "users"
+    active: Positive | None = None
+    """How many users are sending requests at the same time, on average over a long run, with ``arrivals=spread``."""
+    burstiness: Positive | None = None
+    """Shape of gamma gaps between arrivals; below 1 is burstier than Poisson, which is the default."""
+    profile_sigma: Sigma | None = None
+    """Makes profiles log-normal, of mean ``profile_mean``, in place of ``profile_std``."""
+
+    def __post_init__(self) -> None:
+        if (self.active is not None) != (self.arrivals == "spread"):
+            raise ValueError("active goes with arrivals=spread, and arrivals=spread needs it")
+        if self.burstiness is not None and self.arrivals == "all-at-once":
+            raise ValueError("burstiness needs arrivals that do not come all at once")
 
     def generate(self, n: int | None, seed: int, rate: float | None, name: str) -> Trace:
         """Return the users' requests, the first ``n`` of them where given; ``rate`` is in requests/s."""
@@ -160,11 +174,19 @@ class PrefillOnly:
         profile = self._profiles(users, streams.lengths)
         user = np.repeat(np.arange(users), per_user)
         total = users * per_user
-        if self.arrivals == "users":
-            times = np.repeat(arrivals.poisson(users, rate / per_user, streams.arrivals), per_user)
-        else:
-            times = arrivals.poisson(total, rate, streams.arrivals)
+        if self.arrivals == "all-at-once":
+            times = arrivals.all_at_once(total)
+        elif self.arrivals == "requests":
+            times = self._gaps(total, rate, streams.arrivals)
             user = user[streams.content.permutation(total)]
+        else:
+            times = np.repeat(self._gaps(users, rate / per_user, streams.arrivals), per_user)
+            if self.active is not None:
+                pauses = streams.arrivals.exponential(self.active / rate, (users, per_user))
+                pauses[:, 0] = 0.0
+                seconds = times / arrivals.NS + np.cumsum(pauses, axis=1).ravel()
+                order = np.argsort(seconds, kind="stable")
+                times, user = arrivals.to_ns(seconds[order]), user[order]
         prompts = profile[user] + self.post_tokens
         segments = _profile_and_post(user, profile[user], self.post_tokens, users)
         trace = Trace(
@@ -177,8 +199,16 @@ class PrefillOnly:
         )
         return trace if n is None else trace.limit(n)
 
+    def _gaps(self, n: int, rate: float, rng: np.random.Generator) -> IntArray:
+        if self.burstiness is not None:
+            return arrivals.gamma(n, rate, self.burstiness, rng)
+        return arrivals.poisson(n, rate, rng)
+
     def _profiles(self, users: int, rng: np.random.Generator) -> IntArray:
-        if self.profile_std:
+        if self.profile_sigma is not None:
+            sigma = self.profile_sigma
+            draws = self.profile_mean * np.exp(sigma * rng.standard_normal(users) - sigma * sigma / 2)
+        elif self.profile_std:
             draws = rng.normal(self.profile_mean, self.profile_std, users)
         else:
             low, high = self.clip or (self.profile_mean, self.profile_mean)
@@ -259,10 +289,10 @@ def generate(name: str, seed: int, n: int | None = None, rate: float | None = No
     workload = find_workload(name)
     if n is not None and n < 1:
         raise TraceError(f"a workload has at least 1 request, not {n}")
-    if isinstance(workload, PrefillOnly):
-        return workload.generate(n, seed, rate, name)
     if rate is not None and workload.arrivals == "all-at-once":
         raise TraceError(f"workload {name}: requests that arrive all at once have no rate")
+    if isinstance(workload, PrefillOnly):
+        return workload.generate(n, seed, rate, name)
     # The first requests of the paper's thousand are the same whatever the limit.
     n = PAPER_REQUESTS if n is None else n
     return workload.generate(max(n, PAPER_REQUESTS), seed, rate, name).limit(n)

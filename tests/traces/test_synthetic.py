@@ -165,6 +165,65 @@ def test_users_may_arrive_with_all_their_requests_or_request_by_request() -> Non
     assert len(set(apart.session[:50].tolist())) > 5
 
 
+def test_a_users_requests_may_be_spread_over_time() -> None:
+    users = replace(PREFILLONLY["post-recommendation"], users=400)
+    together = users.generate(None, 1, 20.0, "w")
+    spread = replace(users, arrivals="spread", active=4.0).generate(None, 1, 20.0, "w")
+    assert spread.session is not None
+    assert together.session is not None
+    times = {u: spread.arrival_ns[spread.session == u] for u in dict.fromkeys(together.session.tolist())}
+    # The first request comes when all would; the others follow at exponential gaps.
+    starts = together.arrival_ns[::50]
+    assert np.all(np.abs(np.array([t[0] for t in times.values()]) - starts) <= 1)
+    gaps = np.concatenate([np.diff(t) for t in times.values()]) / 1e9
+    assert len(gaps) == 49 * 400
+    assert stats.kstest(gaps, stats.expon(scale=4.0 / 20.0).cdf).pvalue > 1e-4
+    # By Little's law, users that are sending: arrivals of users per second times how long each sends.
+    sending = sum(t[-1] - t[0] for t in times.values()) / starts[-1]
+    assert sending == pytest.approx(4.0 * 49 / 50, rel=0.15)
+
+
+def test_spread_is_the_same_at_every_rate_but_for_the_clock() -> None:
+    slow = generate("post-recommendation:arrivals=spread,active=3", 2, rate=5.0)
+    fast = generate("post-recommendation:arrivals=spread,active=3", 2, rate=50.0)
+    assert replace(fast, arrival_ns=slow.arrival_ns) == slow
+    assert np.all(np.abs(slow.arrival_ns - 10 * fast.arrival_ns) <= 20)
+
+
+def test_arrivals_of_users_and_of_requests_may_be_bursty() -> None:
+    users = replace(PREFILLONLY["post-recommendation"], users=20_000, requests_per_user=1, burstiness=0.25)
+    for arrivals in ("users", "requests"):
+        trace = replace(users, arrivals=arrivals).generate(None, 0, 10.0, "w")
+        gaps = np.diff(trace.arrival_ns)
+        assert gaps.mean() == pytest.approx(1e8, rel=0.05)
+        assert gaps.var() / gaps.mean() ** 2 == pytest.approx(4, rel=0.2)
+
+
+def test_everybodys_requests_may_arrive_at_once() -> None:
+    trace = generate("post-recommendation:arrivals=all-at-once", 3)
+    assert not trace.arrival_ns.any()
+    users = generate("post-recommendation", 3)
+    assert replace(trace, arrival_ns=users.arrival_ns, name=users.name) == users
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.0])
+def test_profiles_may_be_log_normal_around_the_same_mean(sigma: float) -> None:
+    profiles = replace(
+        PREFILLONLY["post-recommendation"],
+        users=20_000,
+        requests_per_user=1,
+        post_tokens=0,
+        clip=None,
+        profile_sigma=sigma,
+    )
+    tokens = profiles.generate(None, 0, None, "w").prompt_tokens
+    law = stats.lognorm(sigma, scale=14_000 * np.exp(-sigma * sigma / 2))
+    assert law.mean() == pytest.approx(14_000)
+    for z in (-1.0, 0.0, 1.5):
+        at = law.median() * np.exp(sigma * z)
+        assert_share(tokens <= at, law.cdf(np.floor(at) + 0.5))
+
+
 def test_profiles_need_not_be_clipped() -> None:
     profiles = replace(PREFILLONLY["post-recommendation"], users=20_000, requests_per_user=1, post_tokens=0, clip=None)
     tokens = profiles.generate(None, 0, None, "w").prompt_tokens
@@ -206,6 +265,7 @@ def test_a_workload_without_parameters_is_itself() -> None:
         ("bursty:arrivals=poisson", {"arrivals": "poisson", "high": None, "low": None, "dwell": None}),
         ("post-recommendation:arrivals=requests,clip=none", {"arrivals": "requests", "clip": None}),
         ("post-recommendation:clip=100-200", {"clip": (100, 200)}),
+        ("post-recommendation:arrivals=spread,active=5", {"arrivals": "spread", "active": 5.0}),
     ],
 )
 def test_parameters_change_what_they_name(text: str, changed: dict[str, object]) -> None:
@@ -233,6 +293,11 @@ def test_parameters_reach_the_requests() -> None:
         ("mixed:burstiness=2", "burstiness goes with arrivals=gamma"),
         ("mixed:arrivals=gamma", "burstiness goes with arrivals=gamma, and arrivals=gamma needs it"),
         ("chat:high=3", "high goes with arrivals=two-state"),
+        ("post-recommendation:arrivals=spread", "active goes with arrivals=spread, and arrivals=spread needs it"),
+        ("post-recommendation:active=2", "active goes with arrivals=spread"),
+        ("post-recommendation:arrivals=spread,active=0", "active: input should be greater than 0"),
+        ("post-recommendation:arrivals=all-at-once,burstiness=2", "burstiness needs arrivals that do not come all at"),
+        ("post-recommendation:arrivals=spread,active=1e300", "the rate is so low that arrivals come later"),
         ("post-recommendation:clip=x", "workload post-recommendation:clip=x: clip: "),
         ("post-recommendation:users=0", "users: input should be greater than or equal to 1"),
     ],
@@ -243,8 +308,9 @@ def test_parameters_that_cannot_be(text: str, message: str) -> None:
 
 
 def test_all_at_once_has_no_rate() -> None:
-    with pytest.raises(TraceError, match="all at once have no rate"):
-        generate("chat:arrivals=all-at-once", 0, rate=5.0)
+    for name in ("chat", "post-recommendation"):
+        with pytest.raises(TraceError, match="all at once have no rate"):
+            generate(f"{name}:arrivals=all-at-once", 0, rate=5.0)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
