@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels import CostModel, LinearCost, load_cost_model
+from costmodels.jct import jct_model, ns_per_token
 from policies import Ordering, PolicyError, RequestView, parse_policy
 from policies.views import ServiceClass
+from tests.engine.costs import GrowingCost
 from tests.policies.strategies import MS, objectives, queues, request_views
 
 quickly = settings(deadline=None, max_examples=150)
@@ -99,6 +102,94 @@ def test_the_limits_of_lam(requests: list[RequestView]) -> None:
 def test_static_work_is_what_the_cache_does_not_serve(request: RequestView) -> None:
     work = request.prompt_tokens + request.generated_tokens - request.cached_tokens
     assert ordering("srjf-static").key(request) == request.uncached_tokens == work > 0
+
+
+COSTS = st.sampled_from(
+    [LinearCost(step=5, prefill=0, per_token=7), GrowingCost(), LinearCost(), load_cost_model("sloweave-paper")]
+)
+TIMES = st.sampled_from(["linear", "attention", "perfect"])
+LONGEST = 2000
+
+
+@quickly
+@given(lams, TIMES, COSTS, request_views(), request_views())
+def test_an_estimated_time_ages_by_what_a_token_takes(
+    lam: str, jct: str, cost: CostModel, a: RequestView, b: RequestView
+) -> None:
+    """Decision 3 of the architecture: jct + λ * (ns per uncached token) * arrival, up to one scale for all."""
+    made = ordering(f"srjf-calibrated:lam={lam},jct={jct},longest={LONGEST}")
+    made.reset(cost)
+    estimate = jct_model(jct, cost, LONGEST)
+    weight = Fraction(str(float(lam))) * ns_per_token(cost, LONGEST)
+
+    def exact(r: RequestView) -> Fraction:
+        work = estimate.ns(r.prompt_tokens + r.generated_tokens, r.cached_tokens)
+        return work + weight * Fraction(r.arrival_ns, NS)
+
+    keys = made.key(a), made.key(b)
+    assert all(type(key) is int for key in keys)
+    scale = weight.denominator * NS
+    assert [Fraction(key, scale) for key in keys] == [exact(a), exact(b)]
+
+
+@quickly
+@given(TIMES, COSTS, queues(), st.sampled_from(["0", "500", "inf"]))
+def test_the_limits_of_lam_by_time(jct: str, cost: CostModel, requests: list[RequestView], lam: str) -> None:
+    """λ = 0 is the static order, λ = inf fcfs; by its own time a linear cost model orders like uncached tokens."""
+    made = ordering(f"srjf-calibrated:lam={lam},jct={jct},longest={LONGEST}")
+    static = ordering(f"srjf-static:jct={jct},longest={LONGEST}")
+    for part in (made, static):
+        part.reset(cost)
+    estimate = jct_model(jct, cost, LONGEST).ns
+    assert order(static.key, requests) == order(
+        lambda r: estimate(r.prompt_tokens + r.generated_tokens, r.cached_tokens), requests
+    )
+    if lam == "0":
+        assert order(made.key, requests) == order(static.key, requests)
+    if lam == "inf":
+        assert order(made.key, requests) == [r.number for r in requests]
+    if cost == LinearCost() and jct != "perfect" and lam == "500":
+        assert order(made.key, requests) == order(ordering("srjf-calibrated:lam=500").key, requests)
+
+
+@pytest.mark.parametrize("name", ["srjf-static", "srjf-calibrated"])
+def test_only_times_need_a_cost_model(name: str) -> None:
+    """And the order follows the one that is believed in this run, not one before."""
+    assert not parse_policy(f"{name}+full").needs_predictor
+    timed = parse_policy(f"{name}:jct=perfect+full")
+    assert timed.needs_predictor
+    with pytest.raises(PolicyError, match=f"{name} needs a cost model to estimate times from; jct=tokens does without"):
+        timed.reset(None)
+    with pytest.raises(PolicyError, match="no keys before its reset with a cost model"):
+        timed.ordering.key(RequestView(0, 0, 1))
+    view = RequestView(0, 0, 100)
+    keys = []
+    for per_token in (1, 2):
+        timed.reset(LinearCost(step=0, prefill=0, per_token=per_token))
+        keys.append(timed.ordering.key(view))
+    assert keys[1] == 2 * keys[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("jct=token", "jct=token: input should be 'tokens', 'linear', 'attention' or 'perfect'"),
+        ("longest=999", "longest=999: input should be greater than or equal to 1000"),
+    ],
+)
+def test_a_wrong_estimator_is_refused(wrong: str, says: str) -> None:
+    for name in ("srjf-static", "srjf-calibrated"):
+        with pytest.raises(PolicyError, match=f"ordering {name}: {says}"):
+            ordering(f"{name}:{wrong}")
+
+
+@quickly
+@given(queues())
+def test_longest_prefix_first(requests: list[RequestView]) -> None:
+    made = ordering("lpm")
+    assert order(made.key, requests) == order(lambda r: -r.cached_tokens, requests)
+    cold = [r._replace(cached_tokens=0) for r in requests]
+    assert order(made.key, cold) == order(ordering("fcfs").key, requests)
 
 
 @quickly
