@@ -12,20 +12,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from costmodels.base import CostModel
 from costmodels.io import load_cost_model
-from experiments.config import Config, ConfigError, TraceConfig
+from costmodels.memory import MemoryModel
+from experiments.config import ClusterConfig, Config, ConfigError, TraceConfig
+from experiments.memory import describe, memory_model_of, memory_of
 from policies.base import PolicyError
 from policies.registry import load_plugin
 from policies.spec import PolicySpec
 from policies.units import ns_from_ms, ns_from_s
 from sim.engine import Limits
+from sim.memory import Memory
 from sim.objectives import Objectives
 from traces.schema import Trace, TraceError
 
-CELL_FORMAT = 1
+CELL_FORMAT = 2
 """Raised when equal keys would mean different results or another layout of the folder."""
 
 
@@ -33,6 +36,15 @@ CELL_FORMAT = 1
 def package_version() -> str:
     """Return the version of this package."""
     return version("prefillsim")
+
+
+class Facts(NamedTuple):
+    """What is to be known of a trace without keeping it."""
+
+    digest: str
+    requests: int
+    longest_prompt: int
+    longest_output: int
 
 
 @dataclass(frozen=True)
@@ -92,9 +104,9 @@ class TraceSource:
         """
         return _load(self, seed if self.seeded else 0)
 
-    def digest(self, seed: int) -> tuple[str, int]:
-        """Return the hash of a seed's trace and its number of requests; see :meth:`load` for errors."""
-        return _digest(self, seed if self.seeded else 0)
+    def facts(self, seed: int) -> Facts:
+        """Return what a seed's trace is like; see :meth:`load` for errors."""
+        return _facts(self, seed if self.seeded else 0)
 
 
 @lru_cache(maxsize=4)
@@ -136,9 +148,10 @@ def _read(file: str, fmt: str | None, block_size: int | None, stamp: tuple[int, 
 
 
 @lru_cache(maxsize=4096)
-def _digest(source: TraceSource, seed: int) -> tuple[str, int]:
+def _facts(source: TraceSource, seed: int) -> Facts:
     trace = source.load(seed)
-    return trace.digest(), len(trace)
+    longest = (int(column.max(initial=0)) for column in (trace.prompt_tokens, trace.output_tokens))
+    return Facts(trace.digest(), len(trace), *longest)
 
 
 @dataclass(frozen=True)
@@ -155,15 +168,17 @@ class Cell:
 
     source: TraceSource
     seed: int
-    digest: str
+    facts: Facts
     """Of the trace."""
-    requests: int
     policy: PolicySpec
     objectives: Objectives
     cost: CostModel
     predictor: CostModel | None
     """What the policy believes; ``None`` for ``cost``."""
     limits: Limits
+    memory: Memory | None
+    """KV memory of each replica; ``None`` is unlimited and never hits."""
+    cluster: ClusterConfig
     plugins: tuple[Plugin, ...]
     point: tuple[tuple[str, Any], ...]
     """The axes of the sweep and this cell's values."""
@@ -174,6 +189,26 @@ class Cell:
     def label(self) -> str:
         """The policy as the user wrote it."""
         return self.policy.label
+
+    @property
+    def digest(self) -> str:
+        """The hash of the trace."""
+        return self.facts.digest
+
+    @property
+    def requests(self) -> int:
+        """How many the trace has."""
+        return self.facts.requests
+
+    @property
+    def replicas(self) -> str:
+        """How many there are and their KV memory, for people; empty for one without bounds."""
+        return describe(self.memory, self.cluster)
+
+    @property
+    def prefill_only(self) -> bool:
+        """Whether no request has more than one output token."""
+        return self.facts.longest_output <= 1
 
     def resolved(self) -> dict[str, Any]:
         """Return what the key is the hash of, JSON types only."""
@@ -190,6 +225,9 @@ class Cell:
                 "cost_model": self.cost.to_dict(),
                 "policy_cost_model": self.predictor and self.predictor.to_dict(),
                 "engine": dataclasses.asdict(self.limits),
+                "memory": self.memory and self.memory.to_dict(),
+                "replicas": self.cluster.replicas,
+                "router": self.cluster.router if self.cluster.replicas > 1 else None,
                 "plugins": [p.sha256 for p in self.plugins],
                 "keep": self.keep,
             }
@@ -291,6 +329,7 @@ class Setting:
     objectives: Objectives
     cost: CostModel
     predictor: CostModel | None
+    memory_model: MemoryModel | None
     plugins: tuple[Plugin, ...]
 
     @classmethod
@@ -301,12 +340,14 @@ class Setting:
             ConfigError, ObjectiveError, CostModelError: if a part cannot be used.
         """
         believed = config.policy_cost_model
+        memory_model = memory_model_of(config)
         return cls(
             config,
             TraceSource.of(config.trace),
             objectives_of(config),
             load_cost_model(config.cost_model),
             None if believed is None else load_cost_model(believed),
+            memory_model,
             plugins,
         )
 
@@ -317,17 +358,18 @@ class Setting:
 
     def cell(self, policy: PolicySpec, seed: int, point: dict[str, Any]) -> Cell:
         """Return a cell with its key."""
-        digest, requests = self.source.digest(seed)
+        facts = self.source.facts(seed)
         cell = Cell(
             self.source,
             seed,
-            digest,
-            requests,
+            facts,
             policy,
             self.objectives,
             self.cost,
             self.predictor,
             limits_of(self.config),
+            memory_of(self.config, self.memory_model, facts.longest_prompt),
+            self.config.cluster,
             self.plugins,
             tuple(point.items()),
             self.config.keep,

@@ -19,6 +19,12 @@ from sim.stats import paired, ranking, t_interval
 METRICS = ("goodput", "throughput", "slo_attainment", "ttft_p99_ms", "tpot_p99_ms", "ttft_mean_ms")
 """What a comparison shows of each policy, by the names of :func:`sim.metrics.summarise`."""
 
+OF_PREFILL_ONLY = ("jct_mean_ms", "jct_p50_ms", "jct_p99_ms")
+"""What it has besides where no request has more than one output token."""
+
+OF_MEMORY = ("hit_rate", "preemptions", "kv_blocks_max")
+"""What it has besides where there is KV memory."""
+
 DEFINITIONS = {
     "ttft": "first output token's time - arrival",
     "ttft_p99_ms": "P99 of TTFT over requests",
@@ -26,6 +32,8 @@ DEFINITIONS = {
     "slo_attainment": "share of arrived requests that meet every objective; rejected and unfinished ones meet none",
     "goodput": "requests that meet every objective / (first arrival to last finish), per second",
     "throughput": "finished requests / (first arrival to last finish), per second",
+    "jct": "last token's time - arrival, of finished requests",
+    "hit_rate": "tokens that the prefix cache served / prompt tokens, of requests that have started",
     "interval": "95 % t-interval of the per-seed values; differences are paired by seed",
 }
 
@@ -60,6 +68,8 @@ class Comparison:
     """Policies on the same seeds of one trace."""
 
     trace: str
+    replicas: str
+    """How many there are and their KV memory; empty for one without bounds."""
     objectives: str
     """In the form of ``--slo``; empty without objectives."""
     seeds: list[int]
@@ -85,6 +95,8 @@ class Comparison:
             "failures": self.failures,
             "definitions": DEFINITIONS,
             "specs": {c.label: c.resolved()["policy"] for c in sweep.experiment.cells},
+            "memory": cell.memory and cell.memory.to_dict(),
+            "cluster": cell.cluster.model_dump(),
             "cost_model": cell.cost.to_dict(),
             "policy_cost_model": cell.predictor and cell.predictor.to_dict(),
             "trace_hashes": sorted({c.digest for c in sweep.experiment.cells}),
@@ -128,17 +140,42 @@ def compare(sweep: SweepResult) -> Comparison:
     rows = summary_rows(sweep.experiment, sweep.results)
     labels = list(dict.fromkeys(cell.label for cell in cells))
     seeds = list(dict.fromkeys(cell.seed for cell in cells))
-    policies = {label: _estimates([row for row in rows if row["policy"] == label]) for label in labels}
+    metrics = metrics_of(cells)
+    policies = {label: estimates([row for row in rows if row["policy"] == label], metrics) for label in labels}
     measured = {label: e["goodput"].per_seed for label, e in policies.items() if e["goodput"].mean is not None}
     groups = ranking(measured) if len(seeds) > 1 and len(measured) > 1 else None
     warnings = [*sweep.experiment.notes, *_trace_warnings(cells), *_same(cells), *_drifts(sweep)]
     return Comparison(
-        cells[0].source.label, str(cells[0].objectives), seeds, policies, groups, warnings, sweep.failure_lines
+        cells[0].source.label,
+        _replicas(cells),
+        str(cells[0].objectives),
+        seeds,
+        policies,
+        groups,
+        warnings,
+        sweep.failure_lines,
     )
 
 
-def _estimates(rows: Rows) -> dict[str, Estimate]:
-    return {metric: Estimate.of([row.get(metric) for row in rows]) for metric in METRICS}
+def estimates(rows: Rows, metrics: Iterable[str]) -> dict[str, Estimate]:
+    """Return the metrics over rows that differ in their seeds."""
+    return {metric: Estimate.of([row.get(metric) for row in rows]) for metric in metrics}
+
+
+def metrics_of(cells: Sequence[Cell]) -> list[str]:
+    """Return what there is to say of the cells' policies."""
+    metrics = list(METRICS)
+    if all(cell.prefill_only for cell in cells):
+        metrics += OF_PREFILL_ONLY
+    if any(cell.memory is not None for cell in cells):
+        metrics += OF_MEMORY
+    return metrics
+
+
+def _replicas(cells: Sequence[Cell]) -> str:
+    texts = list(dict.fromkeys(cell.replicas for cell in cells))
+    # Where blocks follow from the longest prompt, they differ by seed.
+    return texts[0] if len(texts) == 1 else f"seed {cells[0].seed}: {texts[0]}"
 
 
 def _trace_warnings(cells: Iterable[Cell]) -> list[str]:

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from costmodels.memory import CHUNK, MODES
+from costmodels.parallel import LINKS, PREFIX
 from policies.registry import nearest
+from sim.memory import Regime
+from sim.prefixstore import Suffix
+from sim.routers import ROUTERS
 
 
 class ConfigError(ValueError):
@@ -38,6 +43,15 @@ def _seeds(value: Any) -> Any:
 
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
+
+
+def _one_of(known: Sequence[str]) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        if value not in known:
+            raise ValueError(f"it should be one of {', '.join(known)}{nearest(str(value), known)}")
+        return value
+
+    return BeforeValidator(check)
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
@@ -75,6 +89,63 @@ class EngineConfig(_Table):
     """Seconds after which no step starts."""
 
 
+class HardwareConfig(_Table):
+    """``[hardware]``: what each replica runs on. It gives the cost model and the KV memory where they are not given."""
+
+    gpu: str | None = None
+    llm: str | None = None
+    mode: Annotated[str, _one_of(MODES)] = "paged"
+    """How prompts are prefilled; see :class:`costmodels.memory.MemoryModel`."""
+    tp: Count = 1
+    """Tensor parallel GPUs per pipeline stage."""
+    pp: Count = 1
+    """Pipeline stages."""
+    link: Annotated[str, _one_of(LINKS)] | None = None
+    """Between the GPUs; NVLink by default where the GPU has it."""
+    chunk: Count = CHUNK
+    """Tokens that chunked and hybrid prefilling put through the linear layers at once."""
+
+    @property
+    def cost_model(self) -> str | None:
+        """The name of the cost model that follows, ``None`` unless both GPU and model are named."""
+        if self.gpu is None or self.llm is None:
+            return None
+        # Hybrid prefilling leaves attention whole; only prompts that are split as a whole pay for it.
+        chunk = self.chunk if self.mode == "chunked" else None
+        parts = {"llm": self.llm, "gpu": self.gpu, "tp": self.tp, "pp": self.pp, "link": self.link, "chunk": chunk}
+        return PREFIX + ",".join(f"{key}={value}" for key, value in parts.items() if value not in (None, 1))
+
+
+class MemoryConfig(_Table):
+    """``[memory]``: KV memory of each replica, in the terms of :class:`sim.memory.Memory`; unlimited without any key.
+
+    What is not given follows from ``[hardware]`` where that names GPU and model.
+    """
+
+    blocks: Annotated[int, Field(ge=0, le=2**40, strict=True)] | None = None
+    block_size: Annotated[Count, Field(le=2**30)] = 16
+    prefix_cache: Annotated[bool, Field(strict=True)] | None = None
+    """By default where the number of blocks is known."""
+    regime: Annotated[Regime, _one_of(get_args(Regime))] | None = None
+    """By default the store for modes that keep the KV of one layer at a time, otherwise the pool."""
+    suffix: Annotated[Suffix, _one_of(get_args(Suffix))] = "keep"
+    max_input: Annotated[Count, Field(le=2**40)] | None = None
+    """Longest prompt in tokens; longer ones are rejected. The profile run sets working memory aside for so many."""
+    cpu_gib: Positive | None = None
+    """CPU memory for ``suffix = "offload"``."""
+    bytes_per_block: Count | None = None
+    """KV bytes of a block that travel between CPU and GPU."""
+    pcie_gb_per_s: Positive | None = None
+    pcie_latency_us: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] | None = None
+
+
+class ClusterConfig(_Table):
+    """``[cluster]``: replicas of the engine, each with a memory of its own, behind a router."""
+
+    replicas: Annotated[Count, Field(le=4096)] = 1
+    router: Annotated[str, _one_of(list(ROUTERS))] = "user"
+
+
 class Config(_Table):
     """A whole experiment: every policy on every seed of the trace, at every point of the sweep."""
 
@@ -86,9 +157,13 @@ class Config(_Table):
     slo: str | None = None
     """``ttft:1000,tpot_p99:25``; without it the workload's own TTFT objective, else none."""
     cost_model: str = "sloweave-paper"
+    """By default the one of ``[hardware]``, where that names GPU and model."""
     policy_cost_model: str | None = None
     """What policies believe; by default the engine's own cost model."""
     engine: EngineConfig = EngineConfig()
+    hardware: HardwareConfig = HardwareConfig()
+    memory: MemoryConfig = MemoryConfig()
+    cluster: ClusterConfig = ClusterConfig()
     seeds: Seeds = (0, 1, 2, 3, 4)
     """A number N for seeds 0 to N - 1, or a list."""
     keep: Literal["records", "summary"] = "records"
@@ -233,9 +308,13 @@ class Draft:
                     raise ConfigError(f"{self.origin(key)}: {table} is a value, not a table, so {key} cannot be set")
             at[leaf] = value
         try:
-            return Config.model_validate(nested)
+            config = Config.model_validate(nested)
         except ValidationError as e:
             raise ConfigError(self._sentence(e)) from None
+        derived = config.hardware.cost_model
+        if derived is None or "cost_model" in config.model_fields_set:
+            return config
+        return config.model_copy(update={"cost_model": derived})
 
     def origin(self, key: str) -> str:
         """Return the file or option that has set ``key``, for error messages."""
@@ -268,7 +347,7 @@ def known_keys(tables: Iterable[str] = ()) -> list[str]:
 
 def dotted_keys() -> list[str]:
     """Return every key that a sweep may vary or ``--set`` may set, dotted."""
-    tables = ("trace", "engine")
+    tables = ("trace", "engine", "hardware", "memory", "cluster")
     return [k for k in known_keys() if k not in tables] + [f"{t}.{k}" for t in tables for k in known_keys([t])]
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from experiments.compare import METRICS, Comparison, Estimate
+from experiments.compare import Comparison, Estimate, estimates, metrics_of
 from experiments.output import number, say, table, width, wrapped
 from experiments.sweep import SweepResult
 from experiments.tables import Rows, summary_rows
 
-DEFINITIONS = (
-    "TTFT: first output token - arrival. P99 TPOT: P99 over requests of each request's own P99 gap between tokens. "
-    "SLO: share of arrived requests that meet every objective. Goodput: those requests per second, first arrival to "
-    "last finish."
-)
+DEFINITIONS = {
+    "ttft": "TTFT: first output token - arrival.",
+    "tpot": "P99 TPOT: P99 over requests of each request's own P99 gap between tokens.",
+    "jct": "JCT: last output token - arrival.",
+    "hit": "Hits: share of prompt tokens that the prefix cache served.",
+    "slo": "SLO: share of arrived requests that meet every objective.",
+    "goodput": "Goodput: those requests per second, first arrival to last finish.",
+}
+"""By what the names of metrics begin with."""
 
 COLUMNS = {
     "goodput": "goodput\nreq/s",
@@ -23,7 +27,14 @@ COLUMNS = {
     "tpot_p99_ms": "P99 TPOT\nms",
     "ttft_mean_ms": "mean TTFT\nms",
     "throughput": "throughput\nreq/s",
+    "hit_rate": "hits\n%",
+    "jct_p50_ms": "P50 JCT\nms",
+    "jct_p99_ms": "P99 JCT\nms",
+    "jct_mean_ms": "mean JCT\nms",
 }
+"""Headings by metric."""
+
+PERCENT = ("slo_attainment", "hit_rate")
 
 WIDE = 100
 """Narrower terminals are not shown the last two columns."""
@@ -34,21 +45,33 @@ SHOWN_ROWS = 40
 
 def show_comparison(comparison: Comparison) -> None:
     """Print means ± half-widths, what holds, the definitions and the ranking."""
-    metrics = _metrics()
+    metrics = _columns(next(iter(comparison.policies.values())))
     rows = [
-        [wrapped(label), *(_with_interval(metric, estimates[metric]) for metric in metrics)]
-        for label, estimates in comparison.policies.items()
+        [wrapped(label), *(_with_interval(metric, measured[metric]) for metric in metrics)]
+        for label, measured in comparison.policies.items()
     ]
     n = len(comparison.seeds)
     say(f"{comparison.trace}, {_count(n, 'seed')}, {objectives_line(comparison.objectives)}")
+    say(*filter(None, [comparison.replicas]))
     table(["policy", *(COLUMNS[m] for m in metrics)], rows)
     say(
-        *([f"±: half-width of the 95 % t-interval over {n} seeds."] if n > 1 else []), DEFINITIONS, _ranking(comparison)
+        *([f"±: half-width of the 95 % t-interval over {n} seeds."] if n > 1 else []),
+        _definitions(metrics),
+        _ranking(comparison),
     )
 
 
-def _metrics() -> list[str]:
-    return list(COLUMNS)[: None if width() >= WIDE else -2]
+def _columns(measured: Collection[str]) -> list[str]:
+    """Return the metrics to show of those that there are, as far as there is room."""
+    times = ["ttft_p99_ms", "tpot_p99_ms", "ttft_mean_ms"]
+    if "jct_p99_ms" in measured:
+        times = ["jct_p50_ms", "jct_p99_ms", "jct_mean_ms"]
+    hits = ["hit_rate"] if "hit_rate" in measured else []
+    return ["goodput", "slo_attainment", *times[:2], *hits, *([times[2], "throughput"] if width() >= WIDE else [])]
+
+
+def _definitions(metrics: Collection[str]) -> str:
+    return " ".join(text for name, text in DEFINITIONS.items() if any(m.startswith(name) for m in metrics))
 
 
 def objectives_line(objectives: str) -> str:
@@ -69,7 +92,7 @@ def _ranking(comparison: Comparison) -> str:
 
 
 def _with_interval(metric: str, estimate: Estimate) -> str:
-    scale = 100.0 if metric == "slo_attainment" else 1.0
+    scale = 100.0 if metric in PERCENT else 1.0
     if estimate.mean is None:
         return number(None)
     half = estimate.half_width
@@ -81,11 +104,11 @@ def _count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def show_summary(title: str, summary: Mapping[str, Any]) -> None:
+def show_summary(title: str, replicas: str, summary: Mapping[str, Any]) -> None:
     """Print every figure of one run."""
-    say(title)
+    say(title, *filter(None, [replicas]))
     table(["metric", "value"], [[key, _value(value)] for key, value in summary.items()])
-    say(DEFINITIONS)
+    say(_definitions(summary))
 
 
 def _value(value: Any) -> str:
@@ -96,12 +119,13 @@ def aggregated(sweep: SweepResult) -> Rows:
     """Return one row per point and policy: the axes, the policy, and the mean and interval of each metric."""
     groups: dict[tuple[Any, ...], Rows] = {}
     axes = list(sweep.experiment.axes)
+    metrics = metrics_of(sweep.experiment.cells)
     for row in summary_rows(sweep.experiment, sweep.results):
         groups.setdefault((*(row[a] for a in axes), row["trace"], row["policy"]), []).append(row)
     return [
         {
             **{name: rows[0][name] for name in (*axes, "trace", "policy", "objectives")},
-            **{metric: Estimate.of([row.get(metric) for row in rows])._asdict() for metric in METRICS},
+            **{metric: estimate._asdict() for metric, estimate in estimates(rows, metrics).items()},
         }
         for rows in groups.values()
     ]
@@ -110,7 +134,7 @@ def aggregated(sweep: SweepResult) -> Rows:
 def show_sweep(sweep: SweepResult) -> None:
     """Print means ± half-widths over seeds, one line per point and policy."""
     rows = aggregated(sweep)
-    names, metrics = ["policy", *sweep.experiment.axes], _metrics()
+    names, metrics = ["policy", *sweep.experiment.axes], _columns(metrics_of(sweep.experiment.cells))
     lines = [
         [
             *("" if row[name] is None else wrapped(str(row[name])) for name in names),
@@ -121,4 +145,4 @@ def show_sweep(sweep: SweepResult) -> None:
     table([*names, *(COLUMNS[m] for m in metrics)], lines, left=len(names))
     if len(rows) > SHOWN_ROWS:
         say(f"... and {len(rows) - SHOWN_ROWS} more in {sweep.out / 'summary.csv'}")
-    say(DEFINITIONS)
+    say(_definitions(metrics))

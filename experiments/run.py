@@ -16,15 +16,18 @@ from typing import Any
 
 from costmodels.base import CostModelError
 from experiments.cells import Cell, json_bytes, jsonable, require_plugins
+from experiments.config import ConfigError
 from experiments.folders import whole_folder
 from policies.base import Policy, PolicyError
 from policies.registry import KINDS, find
 from policies.views import ServiceClass
+from sim.cluster import simulate_cluster
 from sim.engine import simulate
 from sim.metrics import Summary, summarise
 from sim.objectives import Objectives
 from sim.provenance import cost_model_hash
 from sim.records import Tables
+from sim.routers import ClusterError
 from sim.stats import warmup_warning
 from sim.store import RUN, SUMMARY, StoreError, atomic_write, read_run, write_run
 from sim.views import own_or_default
@@ -41,7 +44,7 @@ class CellResult:
     error: str | None = None
 
 
-USER_ERRORS = (TraceError, PolicyError, CostModelError)
+USER_ERRORS = (TraceError, PolicyError, CostModelError, ConfigError)
 """What the configuration of one cell can be blamed for."""
 
 
@@ -65,8 +68,9 @@ def prepare(cell: Cell) -> tuple[Trace, Policy]:
     """
     require_plugins(cell.plugins)
     trace = cell.source.load(cell.seed)
-    if cell.source.digest(cell.seed)[0] != cell.digest:
+    if cell.source.facts(cell.seed).digest != cell.digest:
         raise TraceError(f"trace {cell.source.label} changed during the run; start again")
+    check_decoding(cell)
     with plugin_errors(cell):
         policy = cell.policy.build()
         check(policy, service_classes(trace, cell.objectives), cell)
@@ -119,6 +123,23 @@ def check(policy: Policy, classes: Collection[ServiceClass], cell: Cell) -> None
         raise PolicyError(f"policy {cell.label}: {e}") from None
 
 
+def check_decoding(cell: Cell) -> None:
+    """Refuse requests that decode where only prefilling is simulated.
+
+    Raises:
+        PolicyError: in one sentence.
+    """
+    if cell.prefill_only:
+        return
+    has = f"but a request of {cell.source.label} has {cell.facts.longest_output}"
+    if len(cell.cost.stages()) > 1:
+        raise PolicyError(f"pipeline parallelism is simulated for requests with one output token, {has}")
+    if cell.memory is not None and cell.memory.regime == "store":
+        raise PolicyError(
+            f"a store holds no KV to decode with, so requests have one output token, {has}; use --memory pool"
+        )
+
+
 def check_cells(cells: Iterable[Cell]) -> None:
     """Refuse, before any run, policies that cannot work under the objectives and limits of their cells.
 
@@ -142,12 +163,23 @@ def simulate_cell(cell: Cell) -> tuple[Trace, Tables, CellResult]:
     """
     trace, policy = prepare(cell)
     with plugin_errors(cell):
-        tables = simulate(
-            trace, policy, cell.cost, predictor=cell.predictor, objectives=cell.objectives, limits=cell.limits
-        )
+        tables = _tables(trace, policy, cell)
     summary = summarise(tables.requests, tables.steps, cell.objectives, tables.preemptions)
     drift = warmup_warning(tables.requests)
     return trace, tables, CellResult(cell.key, summary, () if drift is None else (drift,))
+
+
+def _tables(trace: Trace, policy: Policy, cell: Cell) -> Tables:
+    shared: dict[str, Any] = {"predictor": cell.predictor, "objectives": cell.objectives, "limits": cell.limits}
+    replicas = cell.cluster.replicas
+    if replicas == 1:
+        cache = None if cell.memory is None else cell.memory.build(trace)
+        return simulate(trace, policy, cell.cost, cache=cache, **shared)
+    policies = [policy, *(cell.policy.build() for _ in range(1, replicas))]
+    try:
+        return simulate_cluster(trace, policies, cell.cost, router=cell.cluster.router, memory=cell.memory, **shared)
+    except ClusterError as e:
+        raise ConfigError(str(e)) from None
 
 
 def place_of(error: BaseException) -> tuple[str, int]:

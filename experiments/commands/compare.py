@@ -29,6 +29,20 @@ def compare(
     max_num_seqs: o.MaxNumSeqs = None,
     max_model_len: o.MaxModelLen = None,
     horizon: o.Horizon = None,
+    kv_blocks: o.KvBlocks = None,
+    kv_block_size: o.KvBlockSize = None,
+    prefix_cache: o.PrefixCache = None,
+    memory: o.MemoryRegime = None,
+    suffix: o.Suffix = None,
+    max_input: o.MaxInput = None,
+    gpu: o.GpuName = None,
+    llm: o.LlmName = None,
+    mode: o.Mode = None,
+    tp: o.Tp = None,
+    pp: o.Pp = None,
+    link: o.Link = None,
+    replicas: o.Replicas = None,
+    router: o.RouterName = None,
     seeds: o.Seeds = None,
     seed: o.Seed = None,
     plugin: o.Plugins = None,
@@ -40,28 +54,7 @@ def compare(
     json: o.Json = False,
 ) -> None:
     """Compare policies on the same traces: means with confidence intervals, a picture, a results folder."""
-    draft = o.collect(
-        config,
-        sets,
-        name="compare",
-        seeds=seeds,
-        seed=seed,
-        policy=policy,
-        plugin=plugin,
-        workload=workload,
-        trace=trace,
-        limit=limit,
-        rate=rate,
-        rate_scale=rate_scale,
-        trace_format=trace_format,
-        block_size=block_size,
-        slo=slo,
-        cost_model=cost_model,
-        policy_cost_model=policy_cost_model,
-        max_num_seqs=max_num_seqs,
-        max_model_len=max_model_len,
-        horizon=horizon,
-    )
+    draft = o.collect(config, sets, name="compare", seeds=seeds, seed=seed, **o.given(locals()))
     from experiments import output
     from experiments.axes import plan
     from experiments.cells import json_bytes

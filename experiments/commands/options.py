@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from experiments.config import Draft
 
 TRACE, RUN, OUTPUT = "Trace", "Run", "Output"
+MEMORY = "Memory, hardware and replicas"
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
 Out = Annotated[
@@ -89,6 +90,63 @@ MaxModelLen = Annotated[
 Horizon = Annotated[
     float | None, typer.Option("--horizon", metavar="S", help="No step starts after S seconds.", rich_help_panel=RUN)
 ]
+KvBlocks = Annotated[
+    int | None,
+    typer.Option("--kv-blocks", metavar="N", help="KV blocks of each replica, not unlimited.", rich_help_panel=MEMORY),
+]
+KvBlockSize = Annotated[
+    int | None, typer.Option("--kv-block-size", metavar="N", help="Tokens of a KV block.", rich_help_panel=MEMORY)
+]
+PrefixCache = Annotated[
+    bool | None,
+    typer.Option(
+        "--prefix-cache/--no-prefix-cache", help="By default where KV blocks are known.", rich_help_panel=MEMORY
+    ),
+]
+MemoryRegime = Annotated[
+    str | None,
+    typer.Option("--memory", metavar="REGIME", help="pool (vLLM's), or store (PrefillOnly's).", rich_help_panel=MEMORY),
+]
+Suffix = Annotated[
+    str | None,
+    typer.Option(
+        "--suffix", metavar="HOW", help="Prompts' ends in a store: keep, discard, offload.", rich_help_panel=MEMORY
+    ),
+]
+MaxInput = Annotated[
+    int | None, typer.Option("--max-input", metavar="N", help="Longest prompt in tokens.", rich_help_panel=MEMORY)
+]
+GpuName = Annotated[
+    str | None,
+    typer.Option("--gpu", metavar="NAME", help="With --llm: gives cost model and memory.", rich_help_panel=MEMORY),
+]
+LlmName = Annotated[
+    str | None,
+    typer.Option("--llm", metavar="NAME", help="With --gpu: gives cost model and memory.", rich_help_panel=MEMORY),
+]
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        "--mode", metavar="MODE", help="How prompts are prefilled: paged, chunked, hybrid, ...", rich_help_panel=MEMORY
+    ),
+]
+Tp = Annotated[int | None, typer.Option("--tp", metavar="N", help="Tensor parallel GPUs.", rich_help_panel=MEMORY)]
+Pp = Annotated[int | None, typer.Option("--pp", metavar="N", help="Pipeline stages.", rich_help_panel=MEMORY)]
+Link = Annotated[
+    str | None, typer.Option("--link", metavar="LINK", help="Between GPUs: pcie, nvlink.", rich_help_panel=MEMORY)
+]
+Replicas = Annotated[
+    int | None, typer.Option("--replicas", metavar="N", help="Engines behind a router.", rich_help_panel=MEMORY)
+]
+RouterName = Annotated[
+    str | None,
+    typer.Option(
+        "--router",
+        metavar="ROUTER",
+        help="user, round-robin, least-loaded or prefix-affinity.",
+        rich_help_panel=MEMORY,
+    ),
+]
 Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, metavar="N", help="Processes; all cores by default.", rich_help_panel=RUN)
 ]
@@ -116,8 +174,27 @@ KEYS = {
     "max_num_seqs": ("--max-num-seqs", "engine.max_num_seqs"),
     "max_model_len": ("--max-model-len", "engine.max_model_len"),
     "horizon": ("--horizon", "engine.horizon"),
+    "kv_blocks": ("--kv-blocks", "memory.blocks"),
+    "kv_block_size": ("--kv-block-size", "memory.block_size"),
+    "prefix_cache": ("--prefix-cache", "memory.prefix_cache"),
+    "memory": ("--memory", "memory.regime"),
+    "suffix": ("--suffix", "memory.suffix"),
+    "max_input": ("--max-input", "memory.max_input"),
+    "gpu": ("--gpu", "hardware.gpu"),
+    "llm": ("--llm", "hardware.llm"),
+    "mode": ("--mode", "hardware.mode"),
+    "tp": ("--tp", "hardware.tp"),
+    "pp": ("--pp", "hardware.pp"),
+    "link": ("--link", "hardware.link"),
+    "replicas": ("--replicas", "cluster.replicas"),
+    "router": ("--router", "cluster.router"),
 }
 """Option and key of the configuration, by the name of a command's parameter."""
+
+
+def given(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return those of a command's parameters that :func:`collect` takes by the names in :data:`KEYS`."""
+    return {name: value for name, value in parameters.items() if name in KEYS}
 
 
 def collect(
@@ -137,7 +214,7 @@ def collect(
         name: of the experiment, where the file gives none.
         seeds: how many.
         seed: the first of them; alone, the only one.
-        options: by the names in :data:`KEYS`; ``None`` and empty lists mean "not given".
+        options: see :func:`given`; by the names in :data:`KEYS`; ``None`` and empty lists mean "not given".
 
     Raises:
         ConfigError: if the file cannot be read, or a text is no ``key=value``.
@@ -165,9 +242,9 @@ def settle_on_one_run(draft: Draft) -> None:
     Raises:
         ConfigError: if what this replaces is not valid.
     """
-    given = draft.copy()
-    given.take_axes()
-    given.finish()
+    as_given = draft.copy()
+    as_given.take_axes()
+    as_given.finish()
     draft.put("keep", "records", "simulate")
     seeds = draft.get("seeds")
     if seeds is None or isinstance(seeds, int):

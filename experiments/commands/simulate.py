@@ -31,6 +31,20 @@ def simulate(
     max_num_seqs: o.MaxNumSeqs = None,
     max_model_len: o.MaxModelLen = None,
     horizon: o.Horizon = None,
+    kv_blocks: o.KvBlocks = None,
+    kv_block_size: o.KvBlockSize = None,
+    prefix_cache: o.PrefixCache = None,
+    memory: o.MemoryRegime = None,
+    suffix: o.Suffix = None,
+    max_input: o.MaxInput = None,
+    gpu: o.GpuName = None,
+    llm: o.LlmName = None,
+    mode: o.Mode = None,
+    tp: o.Tp = None,
+    pp: o.Pp = None,
+    link: o.Link = None,
+    replicas: o.Replicas = None,
+    router: o.RouterName = None,
     seed: o.Seed = None,
     plugin: o.Plugins = None,
     batches: Annotated[
@@ -42,27 +56,7 @@ def simulate(
     json: o.Json = False,
 ) -> None:
     """Run one policy on one trace into one folder: requests.parquet, steps.parquet, summary.json, run.json."""
-    draft = o.collect(
-        config,
-        sets,
-        name="simulate",
-        seed=seed,
-        policy=policy,
-        plugin=plugin,
-        workload=workload,
-        trace=trace,
-        limit=limit,
-        rate=rate,
-        rate_scale=rate_scale,
-        trace_format=trace_format,
-        block_size=block_size,
-        slo=slo,
-        cost_model=cost_model,
-        policy_cost_model=policy_cost_model,
-        max_num_seqs=max_num_seqs,
-        max_model_len=max_model_len,
-        horizon=horizon,
-    )
+    draft = o.collect(config, sets, name="simulate", seed=seed, **o.given(locals()))
     from experiments import output
     from experiments.axes import only_cell, plan
     from experiments.folders import check_free, claim
@@ -90,6 +84,8 @@ def simulate(
                 "trace": cell.source.label,
                 "seed": cell.seed,
                 "objectives": str(cell.objectives),
+                "memory": cell.memory and cell.memory.to_dict(),
+                "cluster": cell.cluster.model_dump(),
                 "summary": result.summary,
                 "warnings": warnings,
                 "out": str(folder),
@@ -97,6 +93,6 @@ def simulate(
             }
         )
         return
-    show_summary(f"{cell.describe()}, {objectives_line(str(cell.objectives))}", result.summary or {})
+    show_summary(f"{cell.describe()}, {objectives_line(str(cell.objectives))}", cell.replicas, result.summary or {})
     output.say(f"results: {folder}")
     output.warn(warnings)

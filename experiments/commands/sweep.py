@@ -21,6 +21,20 @@ def sweep(
     seeds: o.Seeds = None,
     seed: o.Seed = None,
     plugin: o.Plugins = None,
+    kv_blocks: o.KvBlocks = None,
+    kv_block_size: o.KvBlockSize = None,
+    prefix_cache: o.PrefixCache = None,
+    memory: o.MemoryRegime = None,
+    suffix: o.Suffix = None,
+    max_input: o.MaxInput = None,
+    gpu: o.GpuName = None,
+    llm: o.LlmName = None,
+    mode: o.Mode = None,
+    tp: o.Tp = None,
+    pp: o.Pp = None,
+    link: o.Link = None,
+    replicas: o.Replicas = None,
+    router: o.RouterName = None,
     jobs: o.Jobs = None,
     sets: o.Sets = None,
     out: o.Out = None,
@@ -29,7 +43,7 @@ def sweep(
     json: o.Json = False,
 ) -> None:
     """Run the product of the axes on all cores; what is finished is kept, and --resume goes on from there."""
-    draft = o.collect(file, sets, name=_name(file), seeds=seeds, seed=seed, plugin=plugin)
+    draft = o.collect(file, sets, name=_name(file), seeds=seeds, seed=seed, **o.given(locals()))
     from experiments import output
     from experiments.axes import plan
     from experiments.folders import check_free
