@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from costmodels.base import CostModel
 from costmodels.io import load_cost_model
@@ -61,6 +62,22 @@ class Deployment:
     memory: Memory
     replicas: int
     router: str = "user"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the keys of a configuration that stand for it, see :class:`experiments.config.Config`."""
+        memory = self.memory
+        return {
+            "policies": [self.policy],
+            "cost_model": self.cost,
+            "memory": {
+                "blocks": memory.blocks,
+                "block_size": memory.block_size,
+                "regime": memory.regime,
+                "suffix": memory.suffix,
+                "max_input": memory.max_input,
+            },
+            "cluster": {"replicas": self.replicas, "router": self.router},
+        }
 
     def with_policy(self, policy: str) -> Deployment:
         """Return the same engine under another policy."""

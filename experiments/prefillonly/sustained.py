@@ -1,0 +1,194 @@
+"""How many times the QPS PrefillOnly sustains at equal latency: the paper's "1.4 to 4.0 times", defined.
+
+Fixed before any ratio was looked at:
+
+- A system's curve is its latency (mean, or P99, of a run; then the mean over seeds) over the rates of Figure 6, with
+  straight lines between them where both axes are logarithmic. It sustains a rate up to the first at which the curve
+  exceeds the level.
+- The level is PrefillOnly's own latency at x/2, x and 2x, where x is its throughput with the whole dataset at once.
+  The ratio that counts is that at x; the other two show how far it depends on the level.
+- A baseline whose curve lies above the level from the lowest rate on, or below it to the highest, gives a bound: the
+  ratio is at least, or at most, what that rate makes it.
+- The interval is Student's over the pseudo-values of the logarithm of the ratio with one seed left out (jackknife), at
+  95 %. Seeds are paired: all systems see the same requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.prefillonly.grid import Grid, Point
+from experiments.prefillonly.systems import PREFILLONLY
+from experiments.tables import Rows
+from sim.stats import Interval, paired, t_interval
+
+FloatArray = NDArray[np.float64]
+
+LEVELS = (0.5, 1.0, 2.0)
+"""Rates, in units of x, at which PrefillOnly's latency is the level."""
+
+MAIN_LEVEL = 1.0
+
+CLAIM = (1.4, 4.0)
+"""The paper's range of ratios (abstract and §7.2)."""
+
+LATENCIES = {"mean": "jct_mean_ms", "P99": "jct_p99_ms"}
+
+
+@dataclass(frozen=True)
+class Sustained:
+    """The rate that a curve sustains at a level."""
+
+    qps: float
+    bound: str
+    """Empty; ``<`` where the curve is above the level from the lowest rate on; ``>`` where it never exceeds it."""
+
+
+def sustained(qps: FloatArray, latency: FloatArray, level: float) -> Sustained:
+    """Return the rate up to which ``latency`` stays at or below ``level``.
+
+    Args:
+        qps: rates, shape (rates,), increasing.
+        latency: at these rates, shape (rates,), above 0.
+        level: above 0.
+    """
+    above = np.flatnonzero(latency > level)
+    if not len(above):
+        return Sustained(float(qps[-1]), ">")
+    k = int(above[0])
+    if k == 0:
+        return Sustained(float(qps[0]), "<")
+    share = np.log(level / latency[k - 1]) / np.log(latency[k] / latency[k - 1])
+    return Sustained(float(qps[k - 1] * (qps[k] / qps[k - 1]) ** share), "")
+
+
+@dataclass(frozen=True)
+class QpsRatio:
+    """How many times the rate of another system one sustains at equal latency."""
+
+    interval: Interval
+    """Without bounds where ``bound`` is set."""
+    bound: str
+    """Empty, or ``>`` or ``<`` where the ratio is only known to be at least, or at most, so much."""
+    level: float
+    """The latency."""
+
+
+def qps_ratio(qps: FloatArray, ours: FloatArray, theirs: FloatArray, at: int) -> QpsRatio:
+    """Return the ratio of sustained rates at the latency that ``ours`` has at rate number ``at``.
+
+    Args:
+        qps: shape (rates,), increasing.
+        ours: latencies, shape (seeds, rates).
+        theirs: likewise, of the same seeds.
+        at: index of a rate.
+    """
+
+    def ratio(mine: FloatArray, other: FloatArray) -> tuple[float, str]:
+        level = mine[at]
+        a, b = sustained(qps, mine, level), sustained(qps, other, level)
+        # Where our own curve stays at the level, the rate that it was read at counts.
+        rate = max(a.qps, float(qps[at])) if a.bound else a.qps
+        return rate / b.qps, {"<": ">", ">": "<", "": ""}[b.bound]
+
+    whole, bound = ratio(ours.mean(axis=0), theirs.mean(axis=0))
+    level = float(ours.mean(axis=0)[at])
+    n = len(ours)
+    if bound or n < 2:
+        return QpsRatio(Interval(whole, None, None), bound, level)
+    kept = [np.delete(np.arange(n), s) for s in range(n)]
+    logs = [np.log(ratio(ours[k].mean(axis=0), theirs[k].mean(axis=0))[0]) for k in kept]
+    pseudo = [n * np.log(whole) - (n - 1) * log for log in logs]
+    spread = t_interval(pseudo)
+    assert spread.mean is not None
+    assert spread.lo is not None
+    assert spread.hi is not None
+    # The pseudo-values give the width; the ratio of all seeds stays the estimate.
+    half = (spread.hi - spread.lo) / 2
+    return QpsRatio(Interval(whole, float(whole * np.exp(-half)), float(whole * np.exp(half))), "", level)
+
+
+def curves(grid: Grid, point: Point, metric: str) -> FloatArray:
+    """Return a metric of every seed at every rate, shape (seeds, rates)."""
+    return np.column_stack([grid.per_seed(point, multiple, metric) for multiple in grid.multiples])
+
+
+def ratio_rows(grid: Grid) -> Rows:
+    """Return the ratios of every baseline that fits, at equal mean and at equal P99 latency, at all levels.
+
+    ``verdict`` says where the interval lies: ``within`` the paper's range, ``below`` or ``above`` it, or ``unclear``
+    where it overlaps. Rows of metric ``throughput`` are the ratio with the whole dataset at once.
+    """
+    rows: Rows = []
+    for setup, workload in grid.pairs():
+        best = Point(setup, workload, PREFILLONLY)
+        qps = np.array(grid.qps(best))
+        for system in grid.systems(setup, workload):
+            if system == PREFILLONLY:
+                continue
+            other = Point(setup, workload, system)
+            for name, metric in LATENCIES.items():
+                for level in LEVELS:
+                    found = qps_ratio(
+                        qps, curves(grid, best, metric), curves(grid, other, metric), grid.multiples.index(level)
+                    )
+                    rows.append(_row(other, name, level, found.level / 1e3, found.interval, found.bound))
+            if grid.capacity(other):
+                logs = t_interval(np.log(grid.capacity(best)) - np.log(grid.capacity(other)))
+                spread = Interval(*(None if v is None else float(np.exp(v)) for v in logs))
+                rows.append(_row(other, "throughput", None, None, spread, ""))
+    return rows
+
+
+def _row(
+    point: Point, metric: str, level: float | None, level_s: float | None, found: Interval, bound: str
+) -> dict[str, object]:
+    return {
+        **point._asdict(),
+        "metric": metric,
+        "level_at": level,
+        "level_s": level_s,
+        "ratio": found.mean,
+        "lo": found.lo,
+        "hi": found.hi,
+        "bound": bound,
+        "verdict": _verdict(found, bound),
+    }
+
+
+def _verdict(found: Interval, bound: str) -> str:
+    assert found.mean is not None
+    lo = found.mean if found.lo is None else found.lo
+    hi = found.mean if found.hi is None else found.hi
+    lo, hi = (0.0 if bound == "<" else lo), (np.inf if bound == ">" else hi)
+    if hi < CLAIM[0] or lo > CLAIM[1]:
+        return "below" if hi < CLAIM[0] else "above"
+    return "within" if CLAIM[0] <= lo and hi <= CLAIM[1] else "unclear"
+
+
+def low_load_rows(grid: Grid, setup: str = "h100-nvlink", workload: str = "post-recommendation") -> Rows:
+    """Return tensor parallelism's latency less PrefillOnly's at every rate, paired by seed (§7.2: lower at low QPS)."""
+    tensor, ours = (Point(setup, workload, system) for system in ("tensor", PREFILLONLY))
+    rows: Rows = []
+    for multiple, qps in zip(grid.multiples, grid.qps(ours), strict=True):
+        for name, metric in LATENCIES.items():
+            a, b = (grid.per_seed(point, multiple, metric) for point in (tensor, ours))
+            difference = paired(a, b).difference
+            rows.append(
+                {
+                    "setup": setup,
+                    "workload": workload,
+                    "multiple": multiple,
+                    "qps": qps,
+                    "metric": name,
+                    "tensor_s": float(np.mean(a)) / 1e3,
+                    "prefillonly_s": float(np.mean(b)) / 1e3,
+                    "difference_s": None if difference.mean is None else difference.mean / 1e3,
+                    "lo": None if difference.lo is None else difference.lo / 1e3,
+                    "hi": None if difference.hi is None else difference.hi / 1e3,
+                }
+            )
+    return rows
