@@ -154,9 +154,6 @@ class BlockPool(PrefixTable[RunStretch]):
 
     def _hold(self, run: Run, lo: int, hi: int) -> Run:
         """Hold blocks ``lo`` to ``hi`` of a run; the others stay where they are."""
-        while run.hi <= lo:
-            assert run.rest is not None
-            run = run.rest
         if run.holders:
             if run.lo < lo:
                 run = _split_held(run, lo)
@@ -204,11 +201,16 @@ class BlockPool(PrefixTable[RunStretch]):
             else:
                 at = self.own(index, FAR)
             hi = min(full, at.hi)
-            last = _pieces(*runs[-1])[-1] if runs else None
-            if last is not None and last.at is at and last.holders == 1 and last.hi == at.depth:
+            last = None
+            if runs:
+                last = first = runs[-1][0]
+                while last.hi < lo:
+                    assert last.rest is not None
+                    last = last.rest
+            if last is not None and last.at is at and last.holders == 1 and lo == at.depth:
                 # Nothing that is there lies beyond it, so whatever copies come are younger.
                 last.hi = hi
-                runs[-1] = (runs[-1][0], hi)
+                runs[-1] = (first, hi)
             else:
                 self._turn += 1
                 run = Run(at, lo, hi, self._turn, 1)
@@ -246,7 +248,7 @@ class BlockPool(PrefixTable[RunStretch]):
                 at.depth = max([r.hi for r in at.runs], default=at.lo)
                 if at.watchers and at.depth < end:
                     self._changed[at] = None
-                if not at.runs and at.owner >= 0 and at.owner not in self._holdings:
+                if not at.runs and at.owner >= 0:
                     del self._own[at.owner]
 
 

@@ -52,11 +52,11 @@ class RunStretch(Stretch):
         found = []
         lo = self.lo
         while lo < end:
+            # Whoever holds a later block holds the oldest copy of the one before or an older one, so no copy that
+            # begins inside this run is older: the run is the oldest to its end.
             run = min((r for r in self.runs if r.lo <= lo < r.hi), key=lambda r: r.turn)
-            older = [r.lo for r in self.runs if lo < r.lo and r.turn < run.turn]
-            hi = min(run.hi, end, *older)
-            found.append((run, lo, hi))
-            lo = hi
+            found.append((run, lo, min(run.hi, end)))
+            lo = run.hi
         return found
 
 

@@ -9,6 +9,11 @@ from hypothesis import strategies as st
 
 from traces import Segments, Trace
 
+lives = st.binary(min_size=1, max_size=40) | st.builds(
+    lambda seed, length: random.Random(seed).randbytes(length), st.integers(0, 2**32), st.integers(20, 200)
+)
+"""What happens next, a byte each; long ones come from a seed."""
+
 
 def content_traces(block_size: st.SearchStrategy[int], max_size: int = 8) -> st.SearchStrategy[tuple[Trace, int]]:
     """Draw a trace and the block size that its lengths lie around; some have no content at all."""
@@ -19,6 +24,9 @@ def _make(block_size: int, n: int, kind: int, seed: int) -> tuple[Trace, int]:
     rng = random.Random(seed)
     prompts: list[list[tuple[int, int]]] = []
     for _ in range(n):
+        if prompts and kind == 1:  # all alike
+            prompts.append(prompts[0])
+            continue
         if prompts and rng.random() < 0.5:
             prompt = rng.choice(prompts)[: rng.randint(1, 4)]
             if rng.random() < 0.5:

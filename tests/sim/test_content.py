@@ -100,6 +100,14 @@ def test_common_beginnings(a: list[tuple[int, int]], b: list[tuple[int, int]], b
     assert common_blocks(a, b) == common_blocks(b, a) == blocks
 
 
+def test_many_uses_of_one_id_are_one_path() -> None:
+    """600 prompts, each a token longer than another; there are more different segments than a byte can number."""
+    lengths = np.random.default_rng(1).permutation(600) + 1
+    tree = ContentTree(trace_of(*[[(0, n)] for n in lengths.tolist()]), 1)
+    for i, n in enumerate(lengths.tolist()):
+        assert [(node.lo, node.hi, node.requests) for node in tree.path(i)] == [(k, k + 1, 600 - k) for k in range(n)]
+
+
 def test_an_empty_trace_has_an_empty_tree() -> None:
     nobody = np.array([], dtype=np.int64)
     trace = Trace(nobody, nobody, nobody, segments=Segments(np.array([0]), nobody, nobody))

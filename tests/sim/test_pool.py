@@ -14,7 +14,7 @@ from sim.least import FAR
 from sim.pool import BlockPool
 from sim.runs import RunStretch
 from tests.blockwise import BlockwisePool
-from tests.sim.contents import content_traces
+from tests.sim.contents import content_traces, lives
 from traces import Segments, Trace
 
 
@@ -44,16 +44,21 @@ class Pair:
         fits = [pool.fits(i, tokens, choice % 3) for pool in (self.fast, self.slow)]
         assert fits[1] == fits[0] or self.endless
         if fits[1]:
-            self.unwatch(i)
-            self.waiting.remove(i)
-            self.running[i] = self.fast.start(i, tokens, 0)
-            assert self.running[i] == self.slow.start(i, tokens, 0)
+            self.begin(i)
             self.extend(i, choice)
 
+    def begin(self, i: int) -> None:
+        self.unwatch(i)
+        self.waiting.remove(i)
+        self.running[i] = self.fast.start(i, self.tokens[i], 0)
+        assert self.running[i] == self.slow.start(i, self.tokens[i], 0)
+
     def extend(self, i: int, choice: int) -> None:
-        """Compute a chunk, or be preempted where its blocks do not fit."""
         left = self.tokens[i] - self.running[i]
-        computed = self.running[i] + (1 + choice % left if choice % 4 else left)
+        self.compute(i, self.running[i] + (1 + choice % left if choice % 4 else left))
+
+    def compute(self, i: int, computed: int) -> None:
+        """Compute a chunk, or be preempted where its blocks do not fit."""
         missing = self.fast.missing(i, computed)
         assert missing == self.slow.missing(i, computed)
         if missing > self.slow.free:
@@ -178,7 +183,6 @@ def lead(pair: Pair, choices: bytes) -> None:
         pair.compare()
 
 
-lives = st.binary(min_size=1, max_size=60)
 spare = st.integers(0, 12)
 
 
@@ -186,14 +190,14 @@ def largest(trace: Trace, block_size: int) -> int:
     return int(-(-(trace.prompt_tokens + trace.output_tokens - 1) // block_size).max())
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(content_traces(st.integers(1, 5)), spare, lives)
 def test_equals_the_pool_block_by_block(drawn: tuple[Trace, int], more: int, choices: bytes) -> None:
     trace, block_size = drawn
     lead(Pair(trace, block_size, largest(trace, block_size) + 1 + more), choices)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(content_traces(st.just(16)), spare, lives)
 def test_equals_the_pool_block_by_block_with_blocks_of_16_tokens(
     drawn: tuple[Trace, int], more: int, choices: bytes
@@ -202,7 +206,7 @@ def test_equals_the_pool_block_by_block_with_blocks_of_16_tokens(
     lead(Pair(trace, block_size, largest(trace, block_size) + 1 + more), choices)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(content_traces(st.integers(1, 5)), st.integers(2, 12), lives)
 def test_equals_it_where_some_requests_are_refused(drawn: tuple[Trace, int], blocks: int, choices: bytes) -> None:
     pair = Pair(*drawn, blocks)
@@ -211,7 +215,7 @@ def test_equals_it_where_some_requests_are_refused(drawn: tuple[Trace, int], blo
     lead(pair, choices)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(content_traces(st.integers(1, 5)), spare, lives)
 def test_equals_it_without_a_prefix_cache(drawn: tuple[Trace, int], more: int, choices: bytes) -> None:
     trace, block_size = drawn
@@ -220,10 +224,46 @@ def test_equals_it_without_a_prefix_cache(drawn: tuple[Trace, int], more: int, c
     assert all(pair.fast.hit_tokens(i, tokens) == 0 for i, tokens in enumerate(pair.tokens))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(content_traces(st.integers(1, 5)), lives)
 def test_unlimited_memory_equals_a_pool_that_is_never_full(drawn: tuple[Trace, int], choices: bytes) -> None:
     lead(Pair(*drawn, 3000, endless=True), choices)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        # A hit splits what its first holder still holds and later gives back as two.
+        "0:6 1:6 -1 -0",
+        "0:6 1:6 -0 -1",
+        # A run of copies whose middle is the oldest copy: of a run that nobody holds, and of one that is held.
+        "0:3 1:4 0:6 -0 -1 2:6 -2",
+        "0:3 1:4 0:6 -1 -0 2:6 -2",
+        "0:3 1:4 0:6 -1 2:6 -0 -2",
+        "0:3 1:4 0:6 2:6 -0 -1 -2",
+        "0:3 1:4 0:6 2:6 -2 -1 -0",
+        # The end of a run that is held has been split off and evicted; it goes on from there.
+        "0:3 1:5 -1 0:6 -0 1:6 2:6 -2 -1",
+    ],
+)
+@pytest.mark.parametrize("more", [0, 3, 20])
+def test_copies_and_splits(script: str, more: int) -> None:
+    """Three prompts of the same 6 blocks; ``1:4`` has request 1 compute its first 4 tokens, ``-1`` ends it."""
+    pair = Pair(prompts_of(*[[(0, 6)]] * 3, [(1, 5)], outputs=[9] * 4), 1, 19 + more)
+    for word in script.split():
+        if word.startswith("-"):
+            pair.stop(int(word[1:]))
+        else:
+            i, computed = map(int, word.split(":"))
+            if i not in pair.running:
+                pair.begin(i)
+            pair.compute(i, max(computed, pair.running[i]))
+        pair.compare()
+    pair.begin(3)
+    for _ in range(pair.slow.free - 5):
+        for pool in (pair.fast, pair.slow):
+            pool.take(1)
+        pair.compare()
 
 
 def prompts_of(*prompts: list[tuple[int, int]], outputs: list[int] | None = None) -> Trace:

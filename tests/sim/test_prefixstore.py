@@ -13,7 +13,7 @@ from sim.kvcache import NullCache
 from sim.memory import Memory, MemoryConfigError
 from sim.pool import BlockPool
 from sim.prefixstore import CpuMemory, PrefixStore
-from tests.sim.contents import content_traces
+from tests.sim.contents import content_traces, lives
 from tests.sim.slow_store import SlowStore
 from tests.sim.test_pool import prompts_of
 from traces import Trace
@@ -85,7 +85,7 @@ class Pair:
     st.sampled_from(["keep", "discard", "offload", "offload"]),
     st.integers(1, 30),
     st.integers(1, 3),
-    st.binary(min_size=1, max_size=80),
+    lives,
 )
 def test_equals_the_store_block_by_block(
     drawn: tuple[Trace, int], blocks: int, suffix: str, cpu_blocks: int, most: int, choices: bytes
