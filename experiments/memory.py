@@ -33,8 +33,8 @@ def memory_of(config: Config, model: MemoryModel | None, longest_prompt: int) ->
     """Return the KV memory of each replica, ``None`` for unlimited memory that never hits.
 
     With a memory model, the profile run sets memory aside for prompts of ``memory.max_input`` tokens, or else
-    ``engine.max_model_len``, or else the longest prompt that is there and can be prefilled at all. What is left are the
-    blocks. Longer prompts than can be prefilled are rejected.
+    ``engine.max_model_len``, or else as many as the longest has, as far as they can be prefilled at all. What is left
+    are the blocks. Prompts that are longer than can be prefilled are rejected.
 
     Args:
         config: the configuration.

@@ -165,8 +165,16 @@ def simulate_cell(cell: Cell) -> tuple[Trace, Tables, CellResult]:
     with plugin_errors(cell):
         tables = _tables(trace, policy, cell)
     summary = summarise(tables.requests, tables.steps, cell.objectives, tables.preemptions)
-    drift = warmup_warning(tables.requests)
-    return trace, tables, CellResult(cell.key, summary, () if drift is None else (drift,))
+    warnings = tuple(filter(None, (_refusals(cell, tables), warmup_warning(tables.requests))))
+    return trace, tables, CellResult(cell.key, summary, warnings)
+
+
+def _refusals(cell: Cell, tables: Tables) -> str | None:
+    """Return how many requests memory or limits have turned away; an admission policy does so on purpose."""
+    if cell.memory is None or cell.policy.admission is not None or not tables.reasons:
+        return None
+    first = tables.reasons[min(tables.reasons)]
+    return f"{len(tables.reasons)} of {cell.requests} requests were rejected; the first: {first}"
 
 
 def _tables(trace: Trace, policy: Policy, cell: Cell) -> Tables:

@@ -86,6 +86,18 @@ def test_the_key_changes_with_everything_that_a_run_depends_on(tmp_path: Path) -
         {"engine.max_num_seqs": 4},
         {"engine.max_model_len": 4},
         {"engine.horizon": 4.0},
+        {"memory.blocks": 40},
+        {"memory.blocks": 40, "memory.block_size": 8},
+        {"memory.blocks": 40, "memory.prefix_cache": False},
+        {"memory.blocks": 40, "memory.regime": "store"},
+        {"memory.blocks": 40, "memory.regime": "store", "memory.suffix": "discard"},
+        {"memory.prefix_cache": True},
+        {"memory.max_input": 4},
+        {"hardware.gpu": "l4", "hardware.llm": "llama-3.1-8b"},
+        {"hardware.gpu": "l4", "hardware.llm": "llama-3.1-8b", "hardware.mode": "hybrid"},
+        {"hardware.gpu": "a100-80", "hardware.llm": "llama-3.1-8b", "cost_model": str(model)},
+        {"cluster.replicas": 2},
+        {"cluster.replicas": 2, "cluster.router": "round-robin"},
         {"keep": "summary"},
         {"plugins": [str(plugin)]},
     ]
@@ -102,6 +114,14 @@ def test_the_key_ignores_names() -> None:
     assert cell(policies=["srjf-calibrated:lam=9.0+full"]).key == key
     assert cell(**{"trace.rate_scale": 1.0}).key == key
     assert cell(cost_model="sloweave-paper").key == key
+
+
+def test_the_key_ignores_what_has_no_effect() -> None:
+    key = cell().key
+    assert cell(**{"cluster.replicas": 1, "cluster.router": "least-loaded"}).key == key
+    assert cell(**{"memory.block_size": 8}).key == key
+    assert cell(**{"memory.prefix_cache": False}).key == key
+    assert cell(**{"memory.cpu_gib": 4.0, "memory.bytes_per_block": 16}).key == key
 
 
 def test_the_key_is_the_same_in_every_process_and_for_every_hash_seed() -> None:
