@@ -122,7 +122,9 @@ class Engine:
         env, log, cache, queue = self.env, self.log, self.cache, self.queue
         chunking, observers, limits = self.policy.chunking, self._observers, self.limits
         grant_of, deadline_of, step_ns = chunking.grant, chunking.deadline_ns, self.cost.step_ns
-        predict = None if self.predictor is self.cost else self.predictor.step_ns
+        # What a step takes is its prediction, unless it also waits for stages or for blocks from CPU memory.
+        pure = self._tandem is None and (self.cache.paged or not self.cache.tracks)
+        predict = None if self.predictor is self.cost and pure else self.predictor.step_ns
         peek_queue, pop_queue, enqueue = queue.peek, queue.pop, queue.add
         lookahead, seats = chunking.lookahead, self._seats
         prompts, goals, totals, computed = self._prompts, self._goals, self._totals, self._computed
@@ -187,7 +189,7 @@ class Engine:
             elif can_prefill:
                 height = 0
             elif in_flight and waiting:
-                now = in_flight[0][0]
+                now = min(in_flight[0][0], next_arrival)
                 continue
             elif next_arrival < FAR:
                 now = next_arrival
@@ -311,27 +313,25 @@ class Engine:
                         chunk_tokens(c)
                     taken = tokens - left
                     if not n_prefill and (not n or (tokens and not (closed or blocked))):
+                        if closed:  # all that was to run has lost its blocks
+                            continue
                         raise self._refusal(grant, now)
                 if resumed:
                     n += resumed
                     context += resumed_context
                     n_prefill -= resumed
                     taken -= resumed
+                stall = self._await_blocks(step, now) if n_prefill and caching and paging is None else 0
                 if tandem is None:
-                    duration = until_next = step_ns(n, context, height, n_prefill, taken, pairs)
+                    duration = until_next = stall + step_ns(n, context, height, n_prefill, taken, pairs)
                 else:
-                    duration, until_next, busy = tandem.run(now, n, context, height, n_prefill, taken, pairs)
+                    duration, until_next, busy = tandem.run(now, stall, n, context, height, n_prefill, taken, pairs)
                     log.busy.append(busy)
                 steps += pack_step(now, n, context, height, n_prefill, taken, pairs, waiting, tokens, exception, 1)
-                if caching:
-                    if paging is not None:
-                        log.kv_blocks.append(cache.capacity - cache.free)
-                        if n_prefill or resumed:
-                            blocked = False
-                    elif n_prefill:
-                        stall = self._await_blocks(step, now)
-                        duration += stall
-                        until_next += stall
+                if paging is not None:
+                    log.kv_blocks.append(cache.capacity - cache.free)
+                    if n_prefill or resumed:
+                        blocked = False
                 add_duration(duration)
                 if predict is not None:
                     log.predicted.append(predict(n, context, height, n_prefill, taken, pairs))
@@ -381,6 +381,8 @@ class Engine:
                     context += goals[i]
                 done.clear()
             if leaving:
+                if paging is not None:
+                    leaving[:] = paging.leave(leaving)
                 if tandem is not None and left_at > now:
                     in_flight.append((left_at, leaving.copy()))
                     leaving.clear()
@@ -471,12 +473,7 @@ class Engine:
         return len(gone), context
 
     def _leave(self, at: int, leaving: list[int]) -> None:
-        """Give back the blocks of requests that have finished ``at`` a time, in the order of the batch."""
-        paging = self._paging
-        if paging is not None:
-            for i in leaving:
-                paging.leave(i)
-            leaving[:] = paging.in_batch_order(leaving)
+        """Give back the blocks of requests that have finished ``at`` a time, in this order."""
         if self.cache.tracks:
             for i in leaving:
                 self.cache.finish(i, self._totals[i] - 1)

@@ -48,15 +48,19 @@ class Paging:
         self._begin[index] = step
         self.crossing[(step - self.goals[index]) % self.block] += 1
 
-    def leave(self, index: int) -> None:
-        """Take a request out that has finished; its blocks are the cache's business."""
+    def leave(self, indices: list[int]) -> list[int]:
+        """Take requests out that have finished, and return them in batch order; their blocks are the cache's business.
+
+        Nobody can preempt them any more, even if their batch is still on its way through a pipeline.
+        """
+        for index in indices:
+            self._take_out(index)
+        return sorted(indices, key=self._order.pop)
+
+    def _take_out(self, index: int) -> None:
         del self.running[index]
         if (begin := self._begin.pop(index, None)) is not None:
             self.crossing[(begin - self.goals[index]) % self.block] -= 1
-
-    def in_batch_order(self, indices: list[int]) -> list[int]:
-        """Return requests in the order of their admission, and forget it: they have left."""
-        return sorted(indices, key=self._order.pop)
 
     def steps_that_fit(self, step: int, most: int) -> tuple[int, int]:
         """Return how many of the next ``most`` decode-only steps find their blocks, and the blocks they take."""
@@ -115,7 +119,7 @@ class Paging:
     def _preempt(self, index: int, step: int) -> Victim:
         view = self.running[index]
         begin = self._begin.get(index)
-        self.leave(index)
+        self._take_out(index)
         del self._order[index]
         if begin is None:
             self.cache.finish(index, self.computed[index])

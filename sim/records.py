@@ -180,7 +180,7 @@ def step_table(log: RunLog, predicts: bool) -> Columns:
         columns["predicted_ns"] = duration
     columns["kv_blocks"] = _column(log.kv_blocks) if log.kv_blocks else np.full(len(duration), NULL, dtype=np.int64)
     columns["busy_ns"] = _column(log.busy) if log.busy else duration.copy()
-    if log.stalls:
+    if log.stalls and not log.busy:
         columns["busy_ns"][list(log.stalls)] -= list(log.stalls.values())
     columns["replica"] = np.zeros(len(duration), dtype=np.int64)
     return columns

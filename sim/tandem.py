@@ -32,9 +32,9 @@ class Tandem:
         self._free = [0] * len(stages)
         self._ends: deque[int] = deque([0] * (len(stages) - 1), maxlen=max(len(stages) - 1, 1))
 
-    def run(self, now: int, *features: int) -> Passage:
-        """Send the batch of these step features in at ``now``, when the first stage is free."""
-        at, busy = now, 0
+    def run(self, now: int, stall: int, *features: int) -> Passage:
+        """Send a batch of these step features in at ``now``, when the first stage is free, to begin after ``stall``."""
+        at, busy = now + stall, 0
         first_free = 0
         for k, stage in enumerate(self._stages):
             work = stage.step_ns(*features)
