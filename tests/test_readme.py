@@ -31,7 +31,7 @@ def test_every_part_and_alias_is_listed() -> None:
 
 def test_the_commands_shown_exist() -> None:
     known = typer.main.get_command(make_app()).commands  # type: ignore[attr-defined]
-    shown = set(re.findall(r"^    prefillsim (\w+)|^\| `prefillsim (\w+)", README, re.MULTILINE))
+    shown = set(re.findall(r"^    prefillsim ([\w-]+)|^\| `prefillsim ([\w-]+)", README, re.MULTILINE))
     assert {first or second for first, second in shown} == set(known)
 
 
