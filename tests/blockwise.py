@@ -78,8 +78,14 @@ class BlockwisePool:
         return found
 
     def refusal(self, index: int) -> str | None:
-        needed = -(-int(self.trace.prompt_tokens[index] + self.trace.output_tokens[index] - 1) // self.block_size)
-        return f"needs {needed} blocks" if needed > self.capacity else None
+        prompt, output = int(self.trace.prompt_tokens[index]), int(self.trace.output_tokens[index])
+        needed = -(-(prompt + output - 1) // self.block_size)
+        if needed <= self.capacity:
+            return None
+        return (
+            f"needs {needed} blocks of {self.block_size} tokens for {prompt} prompt and {output} output tokens, "
+            f"but the cache has {self.capacity}"
+        )
 
     def hit_tokens(self, index: int, tokens: int) -> int:
         return len(self.hits(index, tokens)) * self.block_size

@@ -5,40 +5,288 @@ It shares the policies, the cost models and the views with the engine, and nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Iterator
 
 from costmodels import CostModel
-from policies import BatchView, Candidate, Grant, LoadView, Policy, RequestView, StepRecord
+from policies import BatchView, Candidate, Grant, LoadView, Policy, StepRecord
 from sim.engine import Limits
 from sim.objectives import Objectives
-from sim.records import FINISHED, NULL, OUTCOMES, REJECTED, UNFINISHED, Columns
+from sim.records import FINISHED, NULL, OUTCOMES, REJECTED
+from tests.blockwise import BlockwisePool
+from tests.reference_tables import FEATURES, Request, requests_of, tables_of
+from tests.sim.slow_store import SlowStore
+from tests.slow_tandem import SlowTandem
 from tests.tables import RunTables
-from traces import NONE, Trace
+from traces import Trace
 
 
-@dataclass
-class Request:
-    """One request and everything that happens to it."""
+class Loop:
+    """The state of an engine and its steps, one by one."""
 
-    view: RequestView
-    outputs: int
-    computed: int = 0
-    outcome: int = UNFINISHED
-    visible_step: int = NULL
-    """The step that is decided next when it has arrived; in the table only if there is such a step."""
-    chunk_steps: list[int] = field(default_factory=list)
-    token_steps: list[int] = field(default_factory=list)
+    def __init__(
+        self,
+        trace: Trace,
+        policy: Policy,
+        cost: CostModel,
+        predictor: CostModel,
+        objectives: Objectives,
+        limits: Limits,
+        cache: BlockwisePool | SlowStore | None,
+    ) -> None:
+        policy.reset(predictor)
+        self.policy, self.predictor, self.limits = policy, predictor, limits
+        self.pool = cache if isinstance(cache, BlockwisePool) else None
+        self.store = cache if isinstance(cache, SlowStore) else None
+        self.cache = cache
+        self.seats = policy.chunking.seat_limit(1 if self.store else limits.max_num_seqs)
+        self.requests = requests_of(trace, objectives)
+        self.future = list(self.requests)
+        self.front: list[Request] = []
+        """Preempted requests."""
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        """Those that prefill or decode, in the order of their admission, as they stand in a batch."""
+        self.prefilling: list[Request] = []
+        self.decoding: list[Request] = []
+        self.leaving: list[tuple[int, Request]] = []
+        """Finished requests whose batch is still in the pipeline, and when it leaves it."""
+        self.stages = SlowTandem(cost.stages())
+        self.steps: list[dict[str, int]] = []
+        self.chunks: list[tuple[int, int, int]] = []
+        self.preemptions: list[list[int]] = []
+        self.reasons: dict[int, str] = {}
+        self.now = 0
 
-    @property
-    def prompt(self) -> int:
-        return self.view.prompt_tokens
+    def run(self) -> None:
+        while self.limits.horizon_ns is None or self.now < self.limits.horizon_ns:
+            self.take_leave()
+            while self.future and self.future[0].view.arrival_ns <= self.now:
+                self.arrive(self.future.pop(0))
+            if self.cache and self.policy.ordering.cache_aware:
+                for r in self.waiting:
+                    r.view = r.view._replace(cached_tokens=self.cache.hit_tokens(r.view.number, r.tokens))
+            may_start = self.seat_free() and self.head_fits()
+            if not (self.prefilling or self.decoding or may_start):
+                coming = [r.view.arrival_ns for r in self.future[:1]]
+                if self.front or self.waiting:
+                    coming += [at for at, _ in self.leaving]
+                if not coming:
+                    break
+                self.now = min(coming)
+                continue
+            n_waiting = len(self.front) + len(self.waiting)
+            grant = Grant(0)
+            if self.prefilling or may_start:
+                grant = self.policy.chunking.grant(self.look(may_start, n_waiting))
+            batch, lost = self.allocate(grant.tokens, grant.prefills, grant.cap)
+            if not lost:
+                self.admit(batch, grant)
+            if batch or self.decoding:
+                self.step(batch, grant, n_waiting)
+        self.now = max([self.now, *(at for at, _ in self.leaving)])
+        self.take_leave()
 
-    @property
-    def context(self) -> int:
-        """Tokens in the KV cache: the newest output is not in it yet."""
-        return self.prompt + len(self.token_steps) - 1
+    def take_leave(self) -> None:
+        for entry in [e for e in self.leaving if e[0] <= self.now]:
+            self.leaving.remove(entry)
+            self.give_back(entry[1])
+
+    def give_back(self, r: Request) -> None:
+        if self.pool:
+            self.pool.finish(r.view.number, r.computed)
+        if self.store:
+            self.store.finish(r.view.number)
+
+    def contexts(self) -> list[int]:
+        return [r.computed for r in self.decoding]
+
+    def arrive(self, r: Request) -> None:
+        r.visible_step = len(self.steps)
+        contexts, longest = self.contexts(), self.limits.max_model_len
+        reason = None
+        if self.cache:
+            r.view = r.view._replace(cached_tokens=self.cache.hit_tokens(r.view.number, r.prompt))
+        if longest is not None and r.prompt + r.outputs > longest:
+            reason = f"{r.prompt} prompt and {r.outputs} output tokens exceed max_model_len {longest}"
+        elif self.pool:
+            reason = self.pool.refusal(r.view.number)
+        if reason is not None:
+            r.outcome, self.reasons[r.view.number] = REJECTED, reason
+            return
+        if self.policy.admission is not None:
+            n_waiting = len(self.front) + len(self.waiting)
+            load = LoadView(
+                self.now,
+                len(contexts),
+                sum(contexts),
+                max(contexts, default=0),
+                len(self.prefilling),
+                n_waiting,
+            )
+            decision = self.policy.admission.admit(r.view, load)
+            if decision.verdict != "accept":
+                r.outcome = OUTCOMES.index(decision.verdict + "ed")
+                self.reasons[r.view.number] = decision.reason
+                return
+        self.waiting.append(r)
+
+    def seat_free(self, taken: int = 0) -> bool:
+        busy = len(self.prefilling) + len(self.decoding) + taken
+        return bool(self.front or self.waiting) and (self.seats is None or busy < self.seats)
+
+    def in_order(self) -> Iterator[Request]:
+        """Give those that wait in the order in which they would be taken."""
+        yield from list(self.front)
+        rest = {r.view.number: r for r in self.waiting}
+        while rest:
+            yield rest.pop(self.policy.ordering.choose([r.view for r in rest.values()], self.now).number)
+
+    def head_fits(self) -> bool:
+        """Return whether the next request fits beside the blocks that this step's decodes need."""
+        if self.pool is None:
+            return True
+        head = next(self.in_order())
+        needed = sum(self.pool.missing(r.view.number, r.computed + 1) for r in self.decoding)
+        return self.pool.fits(head.view.number, head.tokens, needed)
+
+    def look(self, may_start: bool, n_waiting: int) -> BatchView:
+        chunking, contexts = self.policy.chunking, self.contexts()
+        deadlines = [self.now + d for r in self.decoding if (d := chunking.deadline_ns(r.view)) is not None]
+        listed = [Candidate(r.view, r.computed, r.missing) for r in self.prefilling]
+        for r in self.in_order() if may_start else []:
+            if len(listed) >= chunking.lookahead or not self.seat_free(len(listed) - len(self.prefilling)):
+                break
+            hit = self.cache.hit_tokens(r.view.number, r.tokens) if self.cache else 0
+            listed.append(Candidate(r.view._replace(cached_tokens=hit), hit, r.tokens - hit))
+        return BatchView(
+            self.now,
+            len(contexts),
+            sum(contexts),
+            max(contexts, default=0),
+            min(deadlines, default=None),
+            tuple(listed),
+            n_waiting,
+        )
+
+    def allocate(self, left: int, prefills: int | None, cap: int | None) -> tuple[list[tuple[Request, int]], bool]:
+        """Find the blocks of running requests in their order; return the chunks that got theirs, and if any lost."""
+        chunks: dict[Request, int] = {}
+        for r in self.prefilling[:prefills]:
+            if c := min([left, r.missing] + ([] if cap is None else [cap])):
+                chunks[r] = c
+                left -= c
+        if self.pool is None:
+            return list(chunks.items()), False
+        batch, lost = [], False
+        for r in list(self.running):
+            if r not in self.running or (r not in self.decoding and r not in chunks):
+                continue
+            upto = r.computed + chunks.get(r, 1)
+            while r in self.running and self.pool.missing(r.view.number, upto) > self.pool.free:
+                self.preempt(self.running[-1])
+                lost = True
+            if r in self.running:
+                self.pool.extend(r.view.number, upto)
+                batch += [(r, chunks[r])] if r in chunks else []
+            else:
+                break
+        return batch, lost
+
+    def preempt(self, r: Request) -> None:
+        assert self.pool is not None
+        self.running.remove(r)
+        (self.decoding if r in self.decoding else self.prefilling).remove(r)
+        self.pool.finish(r.view.number, r.computed)
+        r.computed = 0
+        r.preempted += 1
+        after = r.token_steps[-1] if r.token_steps else NULL
+        self.preemptions.append([len(self.steps), r.view.number, after, NULL])
+        r.view = r.view._replace(generated_tokens=len(r.token_steps), cached_tokens=0)
+        self.front.insert(0, r)
+
+    def admit(self, batch: list[tuple[Request, int]], grant: Grant) -> None:
+        """Start waiting requests, strictly in their order, as far as the grant, seats and blocks go."""
+        left = grant.tokens - sum(c for _, c in batch)
+        order = self.in_order()
+        while left > 0 and (grant.prefills is None or len(batch) < grant.prefills) and self.seat_free():
+            r = next(order)
+            number = r.view.number
+            if self.pool and not self.pool.fits(number, r.tokens, 0):
+                break
+            (self.front if r in self.front else self.waiting).remove(r)
+            if self.cache:
+                r.computed = self.cache.start(number, r.tokens, self.now)
+            if not r.chunk_steps:
+                r.hits = r.computed
+            c = min([left, r.missing] + ([] if grant.cap is None else [grant.cap]))
+            if self.pool:
+                self.pool.extend(number, r.computed + c)
+            self.running.append(r)
+            self.prefilling.append(r)
+            batch.append((r, c))
+            left -= c
+
+    def step(self, batch: list[tuple[Request, int]], grant: Grant, n_waiting: int) -> None:
+        decodes = self.decoding + [r for r, _ in batch if r.only_decodes]
+        prefills = [(r.computed, c) for r, c in batch if not r.only_decodes]
+        features = (
+            len(decodes),
+            sum(r.computed for r in decodes),
+            max([r.computed for r in decodes], default=0),
+            len(prefills),
+            sum(c for _, c in prefills),
+            sum(sum(range(context + 1, context + c + 1)) for context, c in prefills),
+        )
+        stall = self.bring_blocks() if self.store and batch else 0
+        until_next, duration, busy = self.stages.run(self.now, stall, features)
+        self.steps.append(
+            {
+                "start_ns": self.now,
+                **dict(zip(FEATURES, features, strict=True)),
+                "waiting": n_waiting,
+                "granted_tokens": grant.tokens,
+                "exception": int(grant.exception),
+                "duration_ns": duration,
+                "predicted_ns": self.predictor.step_ns(*features) if self.policy.needs_predictor else NULL,
+                "kv_blocks": self.pool.capacity - self.pool.free if self.pool else NULL,
+                "busy_ns": busy,
+                "replica": 0,
+            }
+        )
+        k = len(self.steps) - 1
+        for r, c in batch:
+            self.chunks.append((k, r.view.number, c))
+            r.chunk_steps.append(k)
+        for r, c in [*((r, 1) for r in self.decoding), *batch]:
+            r.computed += c
+            if r.missing == 0:
+                self.emit(r, k)
+        for part in self.policy.observers:
+            part.observe(StepRecord(self.now, self.now, duration, *features))
+        for r in [r for r in self.running if len(r.token_steps) == r.outputs]:
+            r.outcome = FINISHED
+            self.running.remove(r)
+            self.decoding.remove(r)
+            self.leaving.append((self.now + duration, r))
+        self.now += until_next
+
+    def emit(self, r: Request, step: int) -> None:
+        r.token_steps.append(step)
+        for row in self.preemptions:
+            if row[1] == r.view.number and row[3] == NULL:
+                row[3] = step
+        if r in self.prefilling:
+            self.prefilling.remove(r)
+            self.decoding.append(r)
+
+    def bring_blocks(self) -> int:
+        """Return how long the step waits for CPU memory, and send for what the next request finds there."""
+        assert self.store is not None
+        stall, self.store.stall_ns = self.store.stall_ns, 0
+        if self.waiting:
+            head = next(self.in_order())
+            self.store.prefetch(head.view.number, head.tokens, self.now)
+        return stall
 
 
 def reference(
@@ -49,231 +297,9 @@ def reference(
     predictor: CostModel | None = None,
     objectives: Objectives | None = None,
     limits: Limits | None = None,
+    cache: BlockwisePool | SlowStore | None = None,
 ) -> RunTables:
     """Return what ``sim.engine.simulate`` should return for the same arguments."""
-    predictor, limits = predictor or cost, limits or Limits()
-    policy.reset(predictor)
-    ordering, chunking, admission = policy.ordering, policy.chunking, policy.admission
-    seats = chunking.seat_limit(limits.max_num_seqs)
-    requests = _requests(trace, objectives or Objectives())
-    future, waiting, prefilling, decoding = list(requests), [], [], []
-    steps: list[dict[str, int]] = []
-    chunks: list[tuple[int, int, int]] = []
-    reasons: dict[int, str] = {}
-    now = 0
-
-    def seat_free(taken: int = 0) -> bool:
-        return bool(waiting) and (seats is None or len(prefilling) + len(decoding) + taken < seats)
-
-    while limits.horizon_ns is None or now < limits.horizon_ns:
-        while future and future[0].view.arrival_ns <= now:
-            r = future.pop(0)
-            r.visible_step = len(steps)
-            contexts = [d.context for d in decoding]
-            if limits.max_model_len is not None and r.prompt + r.outputs > limits.max_model_len:
-                r.outcome = REJECTED
-                reasons[r.view.number] = (
-                    f"{r.prompt} prompt and {r.outputs} output tokens exceed max_model_len {limits.max_model_len}"
-                )
-                continue
-            if admission is not None:
-                load = LoadView(
-                    now, len(decoding), sum(contexts), max(contexts, default=0), len(prefilling), len(waiting)
-                )
-                decision = admission.admit(r.view, load)
-                if decision.verdict != "accept":
-                    r.outcome = OUTCOMES.index(decision.verdict + "ed")
-                    reasons[r.view.number] = decision.reason
-                    continue
-            waiting.append(r)
-        if not (prefilling or decoding or waiting):
-            if not future:
-                break
-            now = future[0].view.arrival_ns
-            continue
-
-        contexts = [d.context for d in decoding]
-        n_waiting = len(waiting)
-        grant = Grant(0)
-        if prefilling or seat_free():
-            deadlines = [now + d for r in decoding if (d := chunking.deadline_ns(r.view)) is not None]
-            candidates = [Candidate(r.view, r.computed, r.prompt - r.computed) for r in prefilling]
-            rest = [r.view for r in waiting] if seat_free() else []
-            while rest and len(candidates) < chunking.lookahead and seat_free(len(candidates) - len(prefilling)):
-                view = ordering.choose(rest, now)
-                rest.remove(view)
-                candidates.append(Candidate(view, 0, view.prompt_tokens))
-            grant = chunking.grant(
-                BatchView(
-                    now,
-                    len(decoding),
-                    sum(contexts),
-                    max(contexts, default=0),
-                    min(deadlines, default=None),
-                    tuple(candidates),
-                    n_waiting,
-                )
-            )
-        batch: list[tuple[Request, int]] = []
-        left = grant.tokens
-        while left > 0 and (grant.prefills is None or len(batch) < grant.prefills):
-            if len(batch) == len(prefilling):
-                if not seat_free():
-                    break
-                view = ordering.choose([r.view for r in waiting], now)
-                started = next(r for r in waiting if r.view is view)
-                waiting.remove(started)
-                prefilling.append(started)
-            r = prefilling[len(batch)]
-            tokens = min(left, r.prompt - r.computed, *([] if grant.cap is None else [grant.cap]))
-            batch.append((r, tokens))
-            left -= tokens
-
-        features = (
-            len(decoding),
-            sum(contexts),
-            max(contexts, default=0),
-            len(batch),
-            sum(c for _, c in batch),
-            sum(sum(range(r.computed + 1, r.computed + c + 1)) for r, c in batch),
-        )
-        duration = cost.step_ns(*features)
-        steps.append(
-            {
-                "start_ns": now,
-                **dict(zip(FEATURES, features, strict=True)),
-                "waiting": n_waiting,
-                "granted_tokens": grant.tokens,
-                "exception": int(grant.exception),
-                "duration_ns": duration,
-                "predicted_ns": predictor.step_ns(*features) if policy.needs_predictor else NULL,
-                "kv_blocks": NULL,
-                "busy_ns": duration,
-                "replica": 0,
-            }
-        )
-        step = len(steps) - 1
-        for r in decoding:
-            r.token_steps.append(step)
-        for r, c in batch:
-            chunks.append((step, r.view.number, c))
-            r.chunk_steps.append(step)
-            r.computed += c
-            if r.computed == r.prompt:
-                r.token_steps.append(step)
-                prefilling.remove(r)
-                decoding.append(r)
-        for r in [r for r in decoding if len(r.token_steps) == r.outputs]:
-            r.outcome = FINISHED
-            decoding.remove(r)
-        for part in policy.observers:
-            part.observe(StepRecord(now, now, duration, *features))
-        now += duration
-    return RunTables(
-        _request_table(trace, requests, steps),
-        {name: np.array([s[name] for s in steps], dtype=np.int64) for name in STEP_COLUMNS},
-        {name: np.array([c[j] for c in chunks], dtype=np.int64) for j, name in enumerate(CHUNK_COLUMNS)},
-        reasons,
-    )
-
-
-FEATURES = ("n_decode", "decode_context", "decode_context_max", "n_prefill", "prefill_tokens", "prefill_pairs")
-STEP_COLUMNS = (
-    "start_ns",
-    *FEATURES,
-    "waiting",
-    "granted_tokens",
-    "exception",
-    "duration_ns",
-    "predicted_ns",
-    "kv_blocks",
-    "busy_ns",
-    "replica",
-)
-CHUNK_COLUMNS = ("step", "request", "tokens")
-
-
-def _requests(trace: Trace, goals: Objectives) -> list[Request]:
-    def own(column: np.ndarray | None, i: int, default: int | None) -> int | None:
-        return default if column is None or column[i] == NONE else int(column[i])
-
-    return [
-        Request(
-            RequestView(
-                i,
-                int(trace.arrival_ns[i]),
-                int(trace.prompt_tokens[i]),
-                slo_ttft_ns=own(trace.slo_ttft_ns, i, goals.ttft),
-                slo_tpot_ns=own(trace.slo_tpot_ns, i, goals.deadline_ns),
-                tenant=None if trace.tenant is None else trace.tenant[i],
-                session=None if trace.session is None else trace.session[i],
-            ),
-            int(trace.output_tokens[i]),
-        )
-        for i in range(len(trace))
-    ]
-
-
-def _request_table(trace: Trace, requests: list[Request], steps: list[dict[str, int]]) -> Columns:
-    rows = []
-    for i, r in enumerate(requests):
-        times = [steps[k]["start_ns"] + steps[k]["duration_ns"] for k in r.token_steps]
-        gaps = np.diff(times)
-        started = bool(r.chunk_steps)
-        finished = r.outcome == FINISHED
-        rows.append(
-            {
-                "arrival_ns": r.view.arrival_ns,
-                "visible_step": r.visible_step if r.visible_step < len(steps) else NULL,
-                "first_scheduled_ns": steps[r.chunk_steps[0]]["start_ns"] if started else NULL,
-                "first_token_ns": times[0] if times else NULL,
-                "finished_ns": times[-1] if finished else NULL,
-                "prompt_tokens": r.prompt,
-                "cached_tokens": 0 if started else NULL,
-                "output_tokens": r.outputs,
-                "generated_tokens": len(times),
-                "chunks": len(r.chunk_steps),
-                "preemptions": 0,
-                "replica": 0,
-                "outcome": r.outcome,
-                "aged_chunks": sum(steps[k]["exception"] for k in r.chunk_steps),
-                "slo_exceptions": sum(steps[k]["exception"] for k in r.token_steps[1:]),
-                "ttft_ns": times[0] - r.view.arrival_ns if times else NULL,
-                "tpot_mean_ns": sum(gaps.tolist()) / len(gaps) if len(gaps) else np.nan,
-                "tpot_p99_ns": np.percentile(gaps, 99) if len(gaps) else np.nan,
-                "itl_max_ns": max(gaps.tolist(), default=NULL),
-                "jct_ns": times[-1] - r.view.arrival_ns if finished else NULL,
-                "slo_ttft_ns": NULL if trace.slo_ttft_ns is None else trace.slo_ttft_ns[i],
-                "slo_tpot_ns": NULL if trace.slo_tpot_ns is None else trace.slo_tpot_ns[i],
-            }
-        )
-    return {
-        name: np.array([row[name] for row in rows], dtype=float if name.startswith("tpot") else np.int64)
-        for name in REQUEST_COLUMNS
-    }
-
-
-REQUEST_COLUMNS = (
-    "arrival_ns",
-    "visible_step",
-    "first_scheduled_ns",
-    "first_token_ns",
-    "finished_ns",
-    "prompt_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "generated_tokens",
-    "chunks",
-    "preemptions",
-    "replica",
-    "outcome",
-    "aged_chunks",
-    "slo_exceptions",
-    "ttft_ns",
-    "tpot_mean_ns",
-    "tpot_p99_ns",
-    "itl_max_ns",
-    "jct_ns",
-    "slo_ttft_ns",
-    "slo_tpot_ns",
-)
+    loop = Loop(trace, policy, cost, predictor or cost, objectives or Objectives(), limits or Limits(), cache)
+    loop.run()
+    return tables_of(trace, loop.requests, loop.steps, loop.chunks, loop.preemptions, loop.reasons)

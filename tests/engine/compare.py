@@ -23,7 +23,7 @@ def assert_same_columns(left: Columns, right: Columns, what: str, ignore: Collec
 
 def assert_same_run(left: RunTables, right: RunTables, ignore: Collection[str] = ()) -> None:
     """Fail unless two runs agree in every table; ``ignore`` names columns left out."""
-    for table in ("steps", "chunks", "requests"):
+    for table in ("steps", "chunks", "preemptions", "requests"):
         assert_same_columns(getattr(left, table), getattr(right, table), table, ignore)
     assert left.reasons == right.reasons
 
@@ -31,7 +31,7 @@ def assert_same_run(left: RunTables, right: RunTables, ignore: Collection[str] =
 def digest(run: RunTables) -> str:
     """Return a hash of the bytes of all columns."""
     h = hashlib.sha256()
-    for table in (run.requests, run.steps, run.chunks):
+    for table in (run.requests, run.steps, run.chunks, run.preemptions):
         for name, values in table.items():
             h.update(f"{name} {values.dtype.str} {len(values)}".encode())
             h.update(np.ascontiguousarray(values).tobytes())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from costmodels import CostModel, LinearCost, with_margin
 from policies import ALIASES, Policy, parse_policy
 from sim.engine import Limits, simulate
+from sim.memory import Memory
 from sim.objectives import Objectives
 from tests.engine.costs import GrowingCost
 from tests.tables import RunTables
@@ -211,6 +212,7 @@ class Run:
     predictor: CostModel | None = None
     objectives: Objectives | None = None
     limits: Limits = field(default_factory=Limits)
+    memory: Memory | None = None
 
     def build(self) -> Policy:
         return parse_policy(self.policy)
@@ -224,6 +226,7 @@ class Run:
             predictor=self.predictor,
             objectives=self.objectives,
             limits=self.limits,
+            cache=None if self.memory is None else self.memory.build(self.trace),
             stretch=stretch,
         )
 

@@ -33,7 +33,7 @@ def segmented() -> Trace:
 
 
 def test_who_comes_while_the_next_request_waits_for_memory_may_go_before_it() -> None:
-    """The second request does not fit beside the first; the third is shorter, fits, and comes before the first leaves."""
+    """The second request does not fit beside the first; the third does, and comes before the first leaves."""
     requests = trace((0, 8, 1), (1, 9, 1), (50, 2, 1))
     run = simulate(requests, parse_policy("srjf-static+full"), SLOW_END, cache=one_token_blocks(10).build(requests))
     assert batches(run) == [{0: 8}, {2: 2}, {1: 9}]

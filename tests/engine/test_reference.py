@@ -14,19 +14,12 @@ from sim.objectives import Objectives
 from tests.engine import strategies
 from tests.engine.compare import assert_same_run
 from tests.engine.costs import PAPER, GrowingCost
+from tests.engine.naive import naive
 from tests.engine.strategies import Run, ms
-from tests.reference import reference
-from tests.tables import RunTables
 from traces import Trace
 from traces.synthetic import generate
 
 quietly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def naive(run: Run) -> RunTables:
-    return reference(
-        run.trace, run.build(), run.cost, predictor=run.predictor, objectives=run.objectives, limits=run.limits
-    )
 
 
 def test_every_built_in_part_is_drawn() -> None:

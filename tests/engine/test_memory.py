@@ -1,0 +1,39 @@
+"""Engines with KV memory equal the naive loop with the naive memory, in every table and to the last bit."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.engine.compare import assert_same_run
+from tests.engine.memories import pipelines, pool_runs, store_runs
+from tests.engine.naive import naive
+from tests.engine.strategies import Run
+
+quietly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@settings(quietly, max_examples=300)
+@given(pool_runs())
+def test_vllm_s_pool(run: Run) -> None:
+    stepwise = run.simulate(stretch=False)
+    assert_same_run(stepwise, naive(run))
+    assert_same_run(run.simulate(), stepwise)
+
+
+@settings(quietly, max_examples=150)
+@given(store_runs())
+def test_prefillonly_s_store(run: Run) -> None:
+    assert_same_run(run.simulate(), naive(run))
+
+
+@settings(quietly, max_examples=150)
+@given(pool_runs(cost=pipelines, one_token=st.just(1.0)))
+def test_a_pipeline_with_vllm_s_pool(run: Run) -> None:
+    assert_same_run(run.simulate(), naive(run))
+
+
+@settings(quietly, max_examples=150)
+@given(store_runs(cost=pipelines))
+def test_a_pipeline_with_a_store(run: Run) -> None:
+    assert_same_run(run.simulate(), naive(run))
