@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from experiments.tables import csv_bytes
+import numpy as np
+
+from experiments.tables import Rows, csv_bytes
 from sim.store import atomic_write
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ BLUE, ORANGE, GREEN, RED, SKY, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E0
 
 NARROW, WIDE = 3.33, 6.9
 """Widths of one and two columns of a paper, in inches."""
+
+ROW_INCHES = 0.19
+"""Height of a table's line."""
 
 
 @contextmanager
@@ -35,7 +40,7 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
         yield figure
 
 
-def save_figure(figure: Figure, folder: Path, stem: str, rows: list[dict[str, Any]]) -> list[Path]:
+def save_figure(figure: Figure, folder: Path, stem: str, rows: Rows) -> list[Path]:
     """Write ``STEM.png``, ``STEM.pdf`` and, with the numbers it shows, ``STEM.csv``; return their paths.
 
     Raises:
@@ -49,3 +54,54 @@ def save_figure(figure: Figure, folder: Path, stem: str, rows: list[dict[str, An
         paths.append(folder / f"{stem}.{suffix}")
         atomic_write(paths[-1], buffer.getvalue())
     return paths
+
+
+def draw_table(
+    header: list[str],
+    cells: list[list[str]],
+    title: str,
+    folder: Path,
+    stem: str,
+    rows: Rows,
+    width: float = WIDE,
+    marked: Collection[str] = ("differs",),
+) -> list[Path]:
+    """Write a table as a picture, and the rows behind it as CSV.
+
+    Args:
+        header: of the columns; a line break starts a second line.
+        cells: text of each row, likewise.
+        title: above the table.
+        folder: where to.
+        stem: of the files' names.
+        rows: what the CSV file holds.
+        width: in inches.
+        marked: texts in red.
+    """
+    padded = [[c.split("\n") for c in line] for line in [header, *cells]]
+    heights = [max(map(len, line)) for line in padded]
+    columns = [
+        [
+            text
+            for line, height in zip(padded, heights, strict=True)
+            for text in line[k] + [""] * (height - len(line[k]))
+        ]
+        for k in range(len(header))
+    ]
+    shares = np.array([max(map(len, column)) + 3 for column in columns], dtype=float)
+    centres = (np.cumsum(shares) - shares / 2) / shares.sum()
+    lines = sum(heights)
+    with new_figure(width, 0.5 + ROW_INCHES * lines) as figure:
+        figure.set_layout_engine("none")
+        top = 1 - 0.4 / figure.get_figheight()
+        axis = figure.add_axes((0, 0, 1, top), xlim=(0, 1), ylim=(lines + 0.5, 0))
+        axis.axis("off")
+        figure.text(0.5, (1 + top) / 2, title, ha="center", va="center", fontsize=10)
+        # One text object per line and column: matplotlib's own tables take minutes for a hundred rows.
+        for k, column in enumerate(columns):
+            for at, text in enumerate(column):
+                bold = "bold" if at < heights[0] else "normal"
+                colour = RED if text in marked else "black"
+                axis.text(centres[k], at + 0.5, text, ha="center", va="center", fontsize=8, weight=bold, color=colour)
+        axis.hlines(np.concatenate([[0], np.cumsum(heights)]), 0.005, 0.995, color="0.8", linewidth=0.5)
+        return save_figure(figure, folder, stem, rows)

@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from experiments.plotting import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, WIDE, new_figure, save_figure
+from experiments.plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, WIDE, draw_table, new_figure, save_figure
 from experiments.sloweave.grid import MAIN_TARGET_MS, NAMES, SLOWEAVE, TARGETS_MS, WORKLOADS, Grid
 from experiments.sloweave.reproduction import table3_rows, table4_rows
 from experiments.tables import Rows
 
 COLOURS = {"Full": ORANGE, "Fixed-64": PURPLE, "Fixed-256": SKY, "Fixed-1024": GREEN, "SLOWeave": BLUE}
-
-ROW_INCHES = 0.19
 
 
 def draw_table3(grid: Grid, folder: Path) -> list[Path]:
@@ -32,7 +28,7 @@ def draw_table3(grid: Grid, folder: Path) -> list[Path]:
         for row in rows
     ]
     title = f"Table 3: {MAIN_TARGET_MS} ms TPOT objective, mean ± 95 % half-width of {len(grid.seeds)} seeds"
-    return _draw_table(header, cells, title, folder, "table3", rows)
+    return draw_table(header, cells, title, folder, "table3", rows)
 
 
 def draw_table4(grid: Grid, folder: Path) -> list[Path]:
@@ -42,7 +38,7 @@ def draw_table4(grid: Grid, folder: Path) -> list[Path]:
     by = {(r["workload"], r["tpot_objective_ms"]): r for r in rows}
     cells = [[w, *(_ratio(by[w, t]) for t in TARGETS_MS)] for w in WORKLOADS]
     title = f"Table 4: SLOWeave's goodput over the strongest static policy's, {len(grid.seeds)} seeds"
-    return _draw_table(header, cells, title, folder, "table4", rows)
+    return draw_table(header, cells, title, folder, "table4", rows)
 
 
 def draw_figure4(grid: Grid, folder: Path) -> list[Path]:
@@ -133,7 +129,7 @@ def draw_reproduction(rows: Rows, folder: Path) -> list[Path]:
         for row in rows
     ]
     title = "Reproduction: does the paper's mean of 5 seeds lie where ours would, at 95 %?"
-    return _draw_table(header, cells, title, folder, "reproduction", rows, width=1.25 * WIDE)
+    return draw_table(header, cells, title, folder, "reproduction", rows, width=1.25 * WIDE)
 
 
 def _number(value: float | None) -> str:
@@ -151,41 +147,3 @@ def _ratio(row: dict[str, Any]) -> str:
         f"{row['ratio']:.2f} ({row['ratio_lo']:.2f} to {row['ratio_hi']:.2f}) [{row['ratio_paper']:.2f}]\n"
         f"over {row['strongest_static']}"
     )
-
-
-def _draw_table(
-    header: list[str],
-    cells: list[list[str]],
-    title: str,
-    folder: Path,
-    stem: str,
-    rows: Rows,
-    width: float = WIDE,
-) -> list[Path]:
-    padded = [[c.split("\n") for c in line] for line in [header, *cells]]
-    heights = [max(map(len, line)) for line in padded]
-    columns = [
-        [
-            text
-            for line, height in zip(padded, heights, strict=True)
-            for text in line[k] + [""] * (height - len(line[k]))
-        ]
-        for k in range(len(header))
-    ]
-    shares = np.array([max(map(len, column)) + 3 for column in columns], dtype=float)
-    centres = (np.cumsum(shares) - shares / 2) / shares.sum()
-    lines = sum(heights)
-    with new_figure(width, 0.5 + ROW_INCHES * lines) as figure:
-        figure.set_layout_engine("none")
-        top = 1 - 0.4 / figure.get_figheight()
-        axis = figure.add_axes((0, 0, 1, top), xlim=(0, 1), ylim=(lines + 0.5, 0))
-        axis.axis("off")
-        figure.text(0.5, (1 + top) / 2, title, ha="center", va="center", fontsize=10)
-        # One text object per line and column: matplotlib's own tables take minutes for a hundred rows.
-        for k, column in enumerate(columns):
-            for at, text in enumerate(column):
-                bold = "bold" if at < heights[0] else "normal"
-                colour = RED if text == "differs" else "black"
-                axis.text(centres[k], at + 0.5, text, ha="center", va="center", fontsize=8, weight=bold, color=colour)
-        axis.hlines(np.concatenate([[0], np.cumsum(heights)]), 0.005, 0.995, color="0.8", linewidth=0.5)
-        return save_figure(figure, folder, stem, rows)
