@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from costmodels import CostModel, LinearCost
+from costmodels import CostModel
 from costmodels.prefill import PipelineCost
+from sim.engine import Limits
 from sim.memory import Memory
 from tests.engine import strategies
 from tests.engine.strategies import Run, maybe, rarely
@@ -27,14 +28,18 @@ pipelines = st.builds(
 GAPS = [0, 4, 30, 120, 400]
 
 
-def timed(drawn: tuple[Trace, int], gap: int, idle: float, one_token: float, own: bool, seed: int) -> tuple[Trace, int]:
-    """Give a trace arrivals of all kinds, and some requests objectives and tenants."""
+def timed(
+    drawn: tuple[Trace, int], gap: int, idle: float, one_token: float, longer: int, own: bool, seed: int
+) -> tuple[Trace, int]:
+    """Give a trace arrivals of all kinds, outputs that may be ``longer`` blocks, and some objectives and tenants."""
     trace, block = drawn
     rng = np.random.default_rng(seed)
     n = len(trace)
     gaps = np.where(rng.random(n) < idle, rng.integers(500, 3000, n), rng.integers(0, gap + 1, n))
     columns: dict[str, np.ndarray] = {
-        "output_tokens": np.where(rng.random(n) < one_token, 1, trace.output_tokens),
+        "output_tokens": np.where(
+            rng.random(n) < one_token, 1, trace.output_tokens + rng.integers(0, longer * block + 1, n)
+        ),
         "arrival_ns": np.cumsum(gaps),
     }
     if own:
@@ -51,6 +56,7 @@ def contents(one_token: st.SearchStrategy[float], max_size: int = 14) -> st.Sear
         st.sampled_from(GAPS),
         st.sampled_from([0.0, 0.0, 0.2]),
         one_token,
+        st.integers(0, 6),
         st.booleans(),
         st.integers(0, 2**32),
     )
@@ -129,4 +135,36 @@ def store_runs(draw: st.DrawFn, cost: st.SearchStrategy[CostModel] = strategies.
     return replace(run, limits=replace(run.limits, max_model_len=longest, horizon_ns=horizon))
 
 
-slow_links = st.builds(LinearCost, step=st.integers(1, 12), per_token=st.integers(0, 4))
+crowd_policies = st.one_of(
+    st.builds("{}+{}".format, strategies.orderings, strategies.CHUNKINGS["full"]),
+    st.builds("{}+token-budget:budget={}".format, strategies.orderings, st.integers(12, 60)),
+    st.builds("fcfs+token-budget:budget={},threshold={}".format, st.integers(12, 40), st.integers(1, 9)),
+    st.builds("{}+{}".format, strategies.orderings, strategies.CHUNKINGS["deadline-fill"]),
+)
+
+
+@st.composite
+def crowded_runs(draw: st.DrawFn) -> Run:
+    """Draw a run of many requests at once that outgrow the pool, so that most are preempted, some several times."""
+    drawn = draw(
+        st.builds(
+            timed,
+            content_traces(blocks, 14),
+            st.sampled_from([0, 4, 30]),
+            st.just(0.0),
+            st.just(0.0),
+            st.integers(2, 6),
+            st.booleans(),
+            st.integers(0, 2**32),
+        )
+    )
+    horizon = draw(rarely(st.integers(100, 4000)))
+    return Run(
+        drawn[0],
+        draw(crowd_policies),
+        draw(strategies.costs),
+        draw(maybe(strategies.costs)),
+        draw(maybe(strategies.objectives)),
+        Limits(horizon_ns=horizon),
+        pool(drawn, draw(st.integers(0, 4)), draw(st.booleans())),
+    )

@@ -6,15 +6,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.compare import assert_same_run
-from tests.engine.memories import pipelines, pool_runs, store_runs
+from tests.engine.memories import crowded_runs, pipelines, pool_runs, store_runs
 from tests.engine.naive import naive
 from tests.engine.strategies import Run
 
 quietly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-@settings(quietly, max_examples=300)
-@given(pool_runs())
+@settings(quietly, max_examples=250)
+@given(st.one_of(pool_runs(), crowded_runs()))
 def test_vllm_s_pool(run: Run) -> None:
     stepwise = run.simulate(stretch=False)
     assert_same_run(stepwise, naive(run))

@@ -45,7 +45,7 @@ def mapped(run: RunTables, moment: int = 0, factor: int = 1) -> RunTables:
             out[name] = np.where(table[name] == NULL, table[name], table[name] * factor + shift)
         return out
 
-    return RunTables(of(run.requests), of(run.steps), run.chunks, run.reasons)
+    return RunTables(of(run.requests), of(run.steps), run.chunks, run.reasons, run.preemptions)
 
 
 @quietly
