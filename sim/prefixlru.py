@@ -63,9 +63,9 @@ class PrefixLru(PrefixTable[StoredStretch]):
             if end > at.lo:
                 self._by_use[at] = None
                 self._by_use.move_to_end(at)
-            if at.depth < end or (fitting < blocks and at.depth > end):
+            if at.depth < end:
                 self._resize(at, end)
-        self._make_room(using)
+        self._make_room()
 
     def _using(self, index: int, blocks: int) -> list[StoredStretch]:
         if self._all_own:
@@ -80,13 +80,13 @@ class PrefixLru(PrefixTable[StoredStretch]):
         if at.watchers:
             self._changed[at] = None
 
-    def _make_room(self, kept: list[StoredStretch]) -> None:
+    def _make_room(self) -> None:
         excess = self.stored - self.capacity
         leaving = []
         if excess > 0:
             for at in self._by_use:
                 going = min(excess, at.depth - at.pinned)
-                if going and at not in kept:
+                if going:
                     leaving.append((at, at.depth - going))
                     excess -= going
                     if not excess:

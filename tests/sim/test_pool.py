@@ -244,12 +244,16 @@ def test_unlimited_memory_equals_a_pool_that_is_never_full(drawn: tuple[Trace, i
         "0:3 1:4 0:6 2:6 -2 -1 -0",
         # The end of a run that is held has been split off and evicted; it goes on from there.
         "0:3 1:5 -1 0:6 -0 1:6 2:6 -2 -1",
+        # Parts of a run are as old as it was: with a younger copy of three blocks beside it, unheld and held.
+        "0:3 1:6 0:6 -0 -1 2:6 3:7 -2 -3",
+        "0:3 1:6 0:6 2:6 3:7 -0 -1 -2 -3",
+        "0:3 1:6 0:6 2:6 -1 -2 3:7 -0 -3",
     ],
 )
 @pytest.mark.parametrize("more", [0, 3, 20])
 def test_copies_and_splits(script: str, more: int) -> None:
-    """Three prompts of the same 6 blocks; ``1:4`` has request 1 compute its first 4 tokens, ``-1`` ends it."""
-    pair = Pair(prompts_of(*[[(0, 6)]] * 3, [(1, 5)], outputs=[9] * 4), 1, 19 + more)
+    """Three prompts of the same 6 blocks and a longer one; ``1:4``: request 1 computes 4 tokens; ``-1``: it ends."""
+    pair = Pair(prompts_of(*[[(0, 6)]] * 3, [(0, 7)], [(1, 5)], outputs=[9] * 5), 1, 26 + more)
     for word in script.split():
         if word.startswith("-"):
             pair.stop(int(word[1:]))
@@ -259,7 +263,7 @@ def test_copies_and_splits(script: str, more: int) -> None:
                 pair.begin(i)
             pair.compute(i, max(computed, pair.running[i]))
         pair.compare()
-    pair.begin(3)
+    pair.begin(4)
     for _ in range(pair.slow.free - 5):
         for pool in (pair.fast, pair.slow):
             pool.take(1)

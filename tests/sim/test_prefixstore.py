@@ -129,10 +129,10 @@ def test_an_empty_store_hits_nothing() -> None:
     assert [serve(store, i) for i in range(6)] == [0] * 6
 
 
-def offloading(blocks: int = 4) -> PrefixStore:
+def offloading(blocks: int = 4, cpu_blocks: int = 100) -> PrefixStore:
     """Prompts of 10 blocks; a block takes 100 ns to come from CPU memory, a transfer 7 ns more."""
-    cpu = CpuMemory(blocks=100, bytes_per_block=200, bytes_per_s=2 * 10**9, latency_ns=7)
-    trace = prompts_of([(1, 40)], [(1, 40)], [(2, 8)])
+    cpu = CpuMemory(blocks=cpu_blocks, bytes_per_block=200, bytes_per_s=2 * 10**9, latency_ns=7)
+    trace = prompts_of([(1, 40)], [(1, 40)], [(2, 8)], [(3, 40)], [(1, 20)])
     return PrefixStore(ContentTree(trace, 4), blocks, suffix="offload", cpu=cpu)
 
 
@@ -162,6 +162,52 @@ def test_what_was_evicted_since_prefetching_is_brought_too() -> None:
     serve(store, 2)
     assert store.start(1, 40, 300) == 36
     assert store.stall_ns == 507 - 300 + 7 + 2 * 100
+
+
+def test_what_came_to_the_gpu_since_prefetching_is_not_waited_for() -> None:
+    store = offloading(10)
+    serve(store, 0)
+    serve(store, 3)
+    store.prefetch(1, 40, 0)
+    serve(store, 0)
+    store.stall_ns = 0
+    assert store.start(1, 40, 10) == 36
+    assert store.stall_ns == 0
+
+
+def test_what_came_to_the_cpu_since_prefetching_is_brought_too() -> None:
+    """Block 4 arrives at 107, blocks 5 to 8 after it."""
+    store = offloading()
+    serve(store, 4)
+    store.prefetch(1, 40, 0)
+    serve(store, 0)
+    store.stall_ns = 0
+    assert store.start(1, 40, 10) == 36
+    assert store.stall_ns == 107 - 10 + 7 + 4 * 100
+
+
+def test_what_was_prefetched_is_useless_once_its_beginning_is_gone() -> None:
+    store = offloading(cpu_blocks=10)
+    serve(store, 0)
+    store.prefetch(1, 40, 0)
+    serve(store, 3)
+    assert store.hit_tokens(1, 40) == 0
+    assert store.start(1, 40, 10) == 0
+    assert store.stall_ns == 0
+
+
+def test_giving_up_a_transfer_is_a_change() -> None:
+    store = offloading(cpu_blocks=10)
+    serve(store, 0)
+    store.watch(1)
+    store.prefetch(1, 40, 0)
+    store.start(0, 40, 0)
+    serve(store, 3)
+    store.changes()
+    assert store.hit_tokens(1, 40) == 36
+    store.prefetch(3, 40, 0)
+    assert store.hit_tokens(1, 40) == 16
+    assert store.changes() == [1]
 
 
 def test_only_one_request_is_prefetched() -> None:
