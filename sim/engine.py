@@ -145,6 +145,8 @@ class Engine:
         watching = caching and self.policy.ordering.cache_aware
         choosing = type(self.policy.ordering).choose is not Ordering.choose
         departing = caching or self._inbox is not None
+        # Neither memory nor replicas nor a pipeline: an engine that asks for them once a step, not one by one.
+        plain = not departing and self._tandem is None
         inbox, tandem, in_flight = self._inbox, self._tandem, self._in_flight
         views = inbox or request_views(self.trace, self.objectives)
         coming = next(views)
@@ -152,8 +154,8 @@ class Engine:
         stretches = self._stretches
         too_near = -1
         # Whether the next request was refused for memory and nothing has happened since that could change it.
-        blocked = False
-        step = n = context = 0
+        blocked = closed = False
+        step = n = context = resumed = resumed_context = 0
         now = int(env.now)
         quiet_until = int(min(FAR, env.peek()))
         while now < horizon:
@@ -248,9 +250,8 @@ class Engine:
                 elif inbox is None:
                     too_near = next_arrival
             if not passed:
-                closed = False
-                resumed = resumed_context = 0
                 if paging is not None:
+                    closed = False
                     need = paging.crossing[step % paging.block]
                     plan = self._plan(tokens, prefills, cap, remaining) if started and tokens > 0 else None
                     if need + (sum(map(cache.missing, plan, plan.values())) if plan else 0) > cache.free:
@@ -321,17 +322,20 @@ class Engine:
                     context += resumed_context
                     n_prefill -= resumed
                     taken -= resumed
-                stall = self._await_blocks(step, now) if n_prefill and caching and paging is None else 0
-                if tandem is None:
-                    duration = until_next = stall + step_ns(n, context, height, n_prefill, taken, pairs)
+                if plain:
+                    duration = until_next = step_ns(n, context, height, n_prefill, taken, pairs)
                 else:
-                    duration, until_next, busy = tandem.run(now, stall, n, context, height, n_prefill, taken, pairs)
-                    log.busy.append(busy)
+                    stall = self._await_blocks(step, now) if n_prefill and caching and paging is None else 0
+                    if tandem is None:
+                        duration = until_next = stall + step_ns(n, context, height, n_prefill, taken, pairs)
+                    else:
+                        duration, until_next, busy = tandem.run(now, stall, n, context, height, n_prefill, taken, pairs)
+                        log.busy.append(busy)
+                    if paging is not None:
+                        log.kv_blocks.append(cache.capacity - cache.free)
+                        if n_prefill or resumed:
+                            blocked = False
                 steps += pack_step(now, n, context, height, n_prefill, taken, pairs, waiting, tokens, exception, 1)
-                if paging is not None:
-                    log.kv_blocks.append(cache.capacity - cache.free)
-                    if n_prefill or resumed:
-                        blocked = False
                 add_duration(duration)
                 if predict is not None:
                     log.predicted.append(predict(n, context, height, n_prefill, taken, pairs))
@@ -342,6 +346,7 @@ class Engine:
                 if resumed:  # they join the decoding below, like everyone who has ended a prefill
                     n -= resumed
                     context -= resumed_context
+                    resumed = resumed_context = 0
                 left_at = now + duration
                 now += until_next
                 step += 1
