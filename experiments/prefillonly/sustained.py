@@ -15,6 +15,7 @@ Fixed before any ratio was looked at:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,11 +41,12 @@ LATENCIES = {"mean": "jct_mean_ms", "P99": "jct_p99_ms"}
 
 @dataclass(frozen=True)
 class Sustained:
-    """The rate that a curve sustains at a level."""
+    """The rate that a curve sustains at a level, or a ratio of such rates."""
 
     qps: float
     bound: str
-    """Empty; ``<`` where the curve is above the level from the lowest rate on; ``>`` where it never exceeds it."""
+    """Empty; ``<`` where it is at most so much, since the curve is above the level from the lowest rate on; ``>`` where
+    it is at least so much, since the curve never exceeds the level."""
 
 
 def sustained(qps: FloatArray, latency: FloatArray, level: float) -> Sustained:
@@ -65,20 +67,38 @@ def sustained(qps: FloatArray, latency: FloatArray, level: float) -> Sustained:
     return Sustained(float(qps[k - 1] * (qps[k] / qps[k - 1]) ** share), "")
 
 
-@dataclass(frozen=True)
-class QpsRatio:
-    """How many times the rate of another system one sustains at equal latency."""
-
-    interval: Interval
-    """Without bounds where ``bound`` is set."""
-    bound: str
-    """Empty, or ``>`` or ``<`` where the ratio is only known to be at least, or at most, so much."""
-    level: float
-    """The latency."""
+def crossing(qps: FloatArray, latency: FloatArray, other: FloatArray) -> Sustained:
+    """Return the rate up to which ``latency`` stays below ``other``'s, read as :func:`sustained` reads a curve."""
+    return sustained(qps, latency / other, 1.0)
 
 
-def qps_ratio(qps: FloatArray, ours: FloatArray, theirs: FloatArray, at: int) -> QpsRatio:
-    """Return the ratio of sustained rates at the latency that ``ours`` has at rate number ``at``.
+def log_interval(
+    per_seed: FloatArray, statistic: Callable[[FloatArray], Sustained], confidence: float = 0.95
+) -> tuple[Interval, str]:
+    """Return a positive statistic of all seeds, its interval by the jackknife of its logarithm, and its bound.
+
+    Args:
+        per_seed: seeds first.
+        statistic: of some of the seeds.
+        confidence: of the interval, which is missing where the statistic is a bound or there is one seed.
+    """
+    whole = statistic(per_seed)
+    n = len(per_seed)
+    if whole.bound or n < 2:
+        return Interval(whole.qps, None, None), whole.bound
+    left_out = [statistic(np.delete(per_seed, s, axis=0)).qps for s in range(n)]
+    spread = t_interval([n * np.log(whole.qps) - (n - 1) * np.log(v) for v in left_out], confidence)
+    assert spread.lo is not None
+    assert spread.hi is not None
+    # The pseudo-values give the width; the statistic of all seeds stays the estimate.
+    factor = float(np.exp((spread.hi - spread.lo) / 2))
+    return Interval(whole.qps, whole.qps / factor, whole.qps * factor), ""
+
+
+def qps_ratio(qps: FloatArray, ours: FloatArray, theirs: FloatArray, at: int) -> tuple[Interval, str]:
+    """Return the ratio of the rates sustained at the latency that ``ours`` has at rate number ``at``, and its bound.
+
+    The bound is empty, or ``>`` or ``<`` where the ratio is at least or at most so much.
 
     Args:
         qps: shape (rates,), increasing.
@@ -87,28 +107,14 @@ def qps_ratio(qps: FloatArray, ours: FloatArray, theirs: FloatArray, at: int) ->
         at: index of a rate.
     """
 
-    def ratio(mine: FloatArray, other: FloatArray) -> tuple[float, str]:
-        level = mine[at]
+    def ratio(kept: FloatArray) -> Sustained:
+        mine, other = kept.mean(axis=0)
+        level = float(mine[at])
         a, b = sustained(qps, mine, level), sustained(qps, other, level)
-        # Where our own curve stays at the level, the rate that it was read at counts.
-        rate = max(a.qps, float(qps[at])) if a.bound else a.qps
-        return rate / b.qps, {"<": ">", ">": "<", "": ""}[b.bound]
+        rate = float(qps[at]) if a.bound == ">" else a.qps
+        return Sustained(rate / b.qps, {"<": ">", ">": "<", "": ""}[b.bound])
 
-    whole, bound = ratio(ours.mean(axis=0), theirs.mean(axis=0))
-    level = float(ours.mean(axis=0)[at])
-    n = len(ours)
-    if bound or n < 2:
-        return QpsRatio(Interval(whole, None, None), bound, level)
-    kept = [np.delete(np.arange(n), s) for s in range(n)]
-    logs = [np.log(ratio(ours[k].mean(axis=0), theirs[k].mean(axis=0))[0]) for k in kept]
-    pseudo = [n * np.log(whole) - (n - 1) * log for log in logs]
-    spread = t_interval(pseudo)
-    assert spread.mean is not None
-    assert spread.lo is not None
-    assert spread.hi is not None
-    # The pseudo-values give the width; the ratio of all seeds stays the estimate.
-    half = (spread.hi - spread.lo) / 2
-    return QpsRatio(Interval(whole, float(whole * np.exp(-half)), float(whole * np.exp(half))), "", level)
+    return log_interval(np.stack([ours, theirs], axis=1), ratio)
 
 
 def curves(grid: Grid, point: Point, metric: str) -> FloatArray:
@@ -132,10 +138,9 @@ def ratio_rows(grid: Grid) -> Rows:
             other = Point(setup, workload, system)
             for name, metric in LATENCIES.items():
                 for level in LEVELS:
-                    found = qps_ratio(
-                        qps, curves(grid, best, metric), curves(grid, other, metric), grid.multiples.index(level)
-                    )
-                    rows.append(_row(other, name, level, found.level / 1e3, found.interval, found.bound))
+                    ours, at = curves(grid, best, metric), grid.multiples.index(level)
+                    found, bound = qps_ratio(qps, ours, curves(grid, other, metric), at)
+                    rows.append(_row(other, name, level, float(ours[:, at].mean()) / 1e3, found, bound))
             if grid.capacity(other):
                 logs = t_interval(np.log(grid.capacity(best)) - np.log(grid.capacity(other)))
                 spread = Interval(*(None if v is None else float(np.exp(v)) for v in logs))

@@ -1,0 +1,268 @@
+"""Figures 4 and 6 to 10 and Table 2 of PrefillOnly as pictures, and the table of ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.plotting import (
+    BLUE,
+    GREEN,
+    NARROW,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    WIDE,
+    draw_table,
+    new_figure,
+    save_figure,
+)
+from experiments.prefillonly.grid import CREDIT, POST, SHUFFLED, TITLES, Grid, Point
+from experiments.prefillonly.sustained import CLAIM, LATENCIES, LEVELS
+from experiments.prefillonly.systems import SETUPS
+from experiments.prefillonly.table2 import figure4_rows, figure10_rows, table2_rows
+from experiments.tables import Rows
+from sim.stats import t_interval
+
+COLOURS = {"paged": ORANGE, "chunked": GREEN, "pipeline": PURPLE, "tensor": RED, "prefillonly": BLUE}
+
+NAMES = {
+    "paged": "PagedAttention",
+    "chunked": "chunked prefill",
+    "pipeline": "pipeline parallel",
+    "tensor": "tensor parallel",
+    "prefillonly": "PrefillOnly",
+}
+
+
+def curve_rows(grid: Grid, metric: str, scale: float = 1.0) -> Rows:
+    """Return a metric's mean and 95 % interval over seeds at every point and rate, in units of ``scale``."""
+    rows: Rows = []
+    for point in grid.points:
+        for multiple, qps in zip(grid.multiples, grid.qps(point), strict=True):
+            found = t_interval([v / scale for v in grid.per_seed(point, multiple, metric)])
+            rows.append(
+                {
+                    **point._asdict(),
+                    "multiple": multiple,
+                    "qps": qps,
+                    "metric": metric,
+                    "mean": found.mean,
+                    "lo": found.lo,
+                    "hi": found.hi,
+                }
+            )
+    return rows
+
+
+def draw_latency(grid: Grid, folder: Path, stem: str, title: str, metric: str, workloads: Sequence[str]) -> list[Path]:
+    """Write Figure 6 or 7: latency over the rate, a row of panels for each workload, a column for each set-up."""
+    rows = [r for r in curve_rows(grid, metric, 1e3) if r["workload"] in workloads]
+    setups = list(dict.fromkeys(r["setup"] for r in rows))
+    with new_figure(WIDE, 1.0 + 1.85 * len(workloads)) as figure:
+        axes = figure.subplots(len(workloads), len(setups), squeeze=False, sharey="row")
+        for line, workload in zip(axes, workloads, strict=True):
+            for axis, setup in zip(line, setups, strict=True):
+                own = [r for r in rows if (r["setup"], r["workload"]) == (setup, workload)]
+                _curves(axis, own)
+                axis.set_yscale("log")
+                axis.set_xlim(left=0)
+                axis.set_title(f"{TITLES[workload]}\n{SETUPS[setup].title.replace(', ', chr(10))}", fontsize=8)
+            line[0].set_ylabel("latency (s)")
+        for axis in axes[-1]:
+            axis.set_xlabel("requests/s")
+        _legend(figure, rows)
+        figure.suptitle(f"{title}, {len(grid.seeds)} seeds, bands are 95 % intervals")
+        return save_figure(figure, folder, stem, rows)
+
+
+def draw_figure8(grid: Grid, folder: Path, readings: Rows) -> list[Path]:
+    """Write Figure 8: throughput of credit verification on H100 without and with NVLink, the readings as marks."""
+    setups = [s for s in ("h100", "h100-nvlink") if (s, CREDIT) in grid.x]
+    rows: Rows = []
+    for setup in setups:
+        for system in grid.systems(setup, CREDIT):
+            point = Point(setup, CREDIT, system)
+            found = t_interval(grid.capacity(point))
+            rows.append(
+                {
+                    **point._asdict(),
+                    "throughput": found.mean,
+                    "lo": found.lo,
+                    "hi": found.hi,
+                    "paper": _paper(readings, "Figure 8", point),
+                }
+            )
+    systems = list(dict.fromkeys(r["system"] for r in rows))
+    with new_figure(NARROW * 1.35, 2.5) as figure:
+        axis = figure.subplots()
+        width = 0.8 / max(len(setups), 1)
+        for k, setup in enumerate(setups):
+            own = [r for r in rows if r["setup"] == setup]
+            at = [systems.index(r["system"]) + (k - (len(setups) - 1) / 2) * width for r in own]
+            label = "with NVLink" if SETUPS[setup].link == "nvlink" else "PCIe only"
+            axis.bar(at, [r["throughput"] for r in own], width, color=(SKY, BLUE)[k], label=label)
+            _whiskers(axis, at, own, "throughput")
+            axis.plot(at, [r["paper"] for r in own], "D", color="black", mfc="white", markersize=4)
+        axis.plot([], [], "D", color="black", mfc="white", markersize=4, label="read off the paper")
+        axis.set_xticks(range(len(systems)), [NAMES[s] for s in systems])
+        axis.grid(False, axis="x")
+        axis.set_ylabel("throughput (requests/s)")
+        figure.suptitle(f"Figure 8: credit, 2× H100, {len(grid.seeds)} seeds")
+        figure.legend(loc="outside lower center", ncols=3)
+        return save_figure(figure, folder, "figure8", rows)
+
+
+def draw_figure9(grid: Grid, folder: Path, setup: str = "h100") -> list[Path]:
+    """Write Figure 9: throughput of post recommendation over the rate, and the hit rate, for both kinds of arrival."""
+    shown = [w for w in (POST, SHUFFLED) if (setup, w) in grid.x]
+    panels = (("throughput", "throughput (requests/s)", 1.0), ("hit_rate", "tokens found in the cache (%)", 0.01))
+    rows: Rows = []
+    with new_figure(WIDE, 1.0 + 1.9 * len(panels)) as figure:
+        axes = figure.subplots(len(panels), len(shown), squeeze=False, sharex=True, sharey="row")
+        for line, (metric, label, scale) in zip(axes, panels, strict=True):
+            for axis, workload in zip(line, shown, strict=True):
+                own = [r for r in curve_rows(grid, metric, scale) if (r["setup"], r["workload"]) == (setup, workload)]
+                rows += own
+                _curves(axis, own)
+                axis.set_xlim(left=0)
+                axis.set_ylim(bottom=0)
+                if line is axes[0]:
+                    axis.set_title(TITLES[workload])
+                    top = max(r["qps"] for r in own)
+                    axis.plot([0, top], [0, top], color="0.6", linewidth=0.8, linestyle=":")
+                    axis.set_ylim(0, 1.15 * max(r["hi"] or r["mean"] for r in rows if r["metric"] == metric))
+            line[0].set_ylabel(label)
+        for axis in axes[-1]:
+            axis.set_xlabel("requests/s that arrive")
+        _legend(figure, rows)
+        figure.suptitle(f"Figure 9: {SETUPS[setup].title}, {len(grid.seeds)} seeds (dotted: all that arrives)")
+        return save_figure(figure, folder, "figure9", rows)
+
+
+def draw_figure4(folder: Path) -> list[Path]:
+    """Write Figure 4: the tensors of one MLP over 32,768 tokens, and how many times one layer's KV they are."""
+    rows = [{**r, "of_layer_kv": float(r["of_layer_kv"])} for r in figure4_rows()]
+    with new_figure(NARROW * 1.35, 1.7) as figure:
+        axis = figure.subplots()
+        gib = [r["bytes"] / 2**30 for r in rows]
+        axis.barh(range(len(rows)), gib, height=0.6, color=BLUE)
+        for k, row in enumerate(rows):
+            paper = "" if row["paper"] is None else f" [{row['paper']}×]"
+            axis.annotate(
+                f"{row['of_layer_kv']:g}× one layer's KV{paper}",
+                (gib[k], k),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+            )
+        axis.set_yticks(range(len(rows)), [r["tensor"] for r in rows])
+        axis.invert_yaxis()
+        axis.grid(False, axis="y")
+        axis.set_xlim(0, 2.1 * max(gib))
+        axis.set_xlabel("GiB")
+        figure.suptitle("Figure 4: MLP of Llama-3.1-8B, 32,768 tokens [paper]")
+        return save_figure(figure, folder, "figure4", rows)
+
+
+def draw_figure10(folder: Path) -> list[Path]:
+    """Write Figure 10: what each part of hybrid prefilling adds to the maximum input length."""
+    rows = figure10_rows()
+    with new_figure(NARROW * 1.35, 2.2) as figure:
+        axis = figure.subplots()
+        axis.barh(range(len(rows)), [r["ours"] for r in rows], height=0.6, color=BLUE)
+        for k, row in enumerate(rows):
+            paper = "" if row["paper"] in (None, 1.0) else f" [{row['paper']:g}×]"
+            axis.annotate(
+                f"{row['times_paged']:.1f}×{paper}", (row["ours"], k), (4, 0), textcoords="offset points", va="center"
+            )
+        axis.set_yticks(range(len(rows)), [r["variant"] for r in rows])
+        axis.invert_yaxis()
+        axis.grid(False, axis="y")
+        axis.set_xlim(0, 1.3 * max(r["ours"] for r in rows))
+        axis.set_xlabel("maximum input length (tokens)")
+        figure.suptitle("Figure 10: A100 40 GB, Qwen-32B FP8 [paper]")
+        return save_figure(figure, folder, "figure10", rows)
+
+
+def draw_table2(folder: Path) -> list[Path]:
+    """Write Table 2: maximum input lengths, ours beside the paper's, and the ticks for both workloads."""
+    rows = table2_rows()
+    gpus = list(dict.fromkeys(r["gpu"] for r in rows))
+    by = {(r["system"], r["gpu"]): r for r in rows}
+    header = ["system", *(f"{gpu}\nours [paper] ticks" for gpu in gpus)]
+    cells = [[NAMES[s], *(_length(by[s, g]) for g in gpus)] for s in NAMES]
+    within = sum(r["within"] for r in rows)
+    title = f"Table 2: maximum input length in tokens; {within} of {len(rows)} within 20 %; ticks: post / credit"
+    return draw_table(header, cells, title, folder, "table2", rows)
+
+
+def draw_ratios(ratios: Rows, folder: Path) -> list[Path]:
+    """Write the table of ratios: the QPS that PrefillOnly sustains over each baseline's, at equal latency."""
+    by = {(r["setup"], r["workload"], r["system"], r["metric"], r["level_at"]): r for r in ratios}
+    heads = [f"{name}, at\nPrefillOnly's\nat {_times(level)}" for name in LATENCIES for level in LEVELS]
+    header = ["set-up", "workload", "baseline", *heads, "all at once\n(throughput)"]
+    points = list(dict.fromkeys((r["setup"], r["workload"], r["system"]) for r in ratios))
+    cells = []
+    for point in points:
+        found = [by.get((*point, name, level)) for name in LATENCIES for level in LEVELS]
+        found.append(by.get((*point, "throughput", None)))
+        setup, workload, system = point
+        cells.append([setup, TITLES[workload], NAMES[system], *("-" if r is None else ratio_text(r) for r in found)])
+    title = f"QPS that PrefillOnly sustains over a baseline's, at equal latency (the paper: {CLAIM[0]} to {CLAIM[1]})"
+    return draw_table(header, cells, title, folder, "ratios", ratios, width=1.9 * WIDE)
+
+
+def ratio_text(row: dict[str, Any]) -> str:
+    """Return a ratio with its interval, or its bound."""
+    bound = {">": "≥ ", "<": "≤ ", "": ""}[row["bound"]]
+    interval = "" if row["lo"] is None else f" ({row['lo']:.2f} to {row['hi']:.2f})"
+    return f"{bound}{row['ratio']:.2f}{interval}"
+
+
+def _times(level: float) -> str:
+    return "x" if level == 1 else f"x/{1 / level:g}" if level < 1 else f"{level:g}x"
+
+
+def _length(row: dict[str, Any]) -> str:
+    ticks = "/".join("yes" if row[w] else "no" for w in ("wl1_ours", "wl2_ours"))
+    mark = "" if row["within"] else " *"
+    return f"{row['ours']:,} [{row['paper']:,}] {ticks}{mark}"
+
+
+def _curves(axis: Any, rows: Rows) -> None:
+    for system in NAMES:
+        own = [r for r in rows if r["system"] == system]
+        if not own:
+            continue
+        qps = [r["qps"] for r in own]
+        axis.plot(qps, [r["mean"] for r in own], "o-", color=COLOURS[system], markersize=3)
+        if own[0]["lo"] is not None:
+            # Where few seeds vary much, the interval of a positive number may reach below 0.
+            lo = [max(r["lo"], 1e-3 * r["mean"]) for r in own]
+            axis.fill_between(qps, lo, [r["hi"] for r in own], color=COLOURS[system], alpha=0.15, linewidth=0)
+
+
+def _whiskers(axis: Any, at: Sequence[float], rows: Rows, metric: str) -> None:
+    if rows and rows[0]["lo"] is not None:
+        error = np.array([[r[metric] - r["lo"], r["hi"] - r[metric]] for r in rows]).T
+        axis.errorbar(at, [r[metric] for r in rows], yerr=error, fmt="none", color="black", linewidth=0.9)
+
+
+def _legend(figure: Any, rows: Rows) -> None:
+    from matplotlib.lines import Line2D
+
+    shown = [s for s in NAMES if any(r["system"] == s for r in rows)]
+    handles = [Line2D([], [], color=COLOURS[s], marker="o", markersize=3, label=NAMES[s]) for s in shown]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(shown))
+
+
+def _paper(readings: Rows, source: str, point: Point) -> float | None:
+    for row in readings:
+        if row["source"] == source and row["point"] == point:
+            return float(row["paper_lo"] + row["paper_hi"]) / 2
+    return None
