@@ -1,0 +1,55 @@
+"""The experiments that the PrefillOnly paper left out, each with its tables and its picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.plotting import BLUE, ORANGE, WIDE, new_figure, save_figure
+from experiments.prefillonly.decisions import decision_table
+from experiments.prefillonly.hitrates import HIT_RATES, ORDERING
+from experiments.prefillonly.routing import ROUTING
+from experiments.prefillonly.stores import SPLIT, SUFFIXES
+from experiments.prefillonly.variations import BURSTS, ONE_MODEL, SHARE, SHARING, TAILS
+
+STUDIES = (ORDERING, HIT_RATES, ONE_MODEL, BURSTS, SHARING, SHARE, TAILS, SUFFIXES, SPLIT, ROUTING)
+
+LEFT_OUT_SEEDS = range(5)
+
+
+def run_left_out(folder: Path, seeds: Sequence[int] = LEFT_OUT_SEEDS, jobs: int | None = None) -> list[Path]:
+    """Run every experiment and write its files into ``folder``.
+
+    Args:
+        folder: for the results.
+        seeds: of the workloads.
+        jobs: processes; by default all cores.
+
+    Raises:
+        OSError: if something cannot be written.
+    """
+    files = [path for study in STUDIES for path in study.run(folder, seeds, jobs)]
+    return [*files, *draw_decisions(folder)]
+
+
+def draw_decisions(folder: Path, users: Sequence[int] = (10, 50, 200, 400), decisions: int = 60) -> list[Path]:
+    """Write what a scheduling decision takes over the depth of the queue, in time measured on this machine.
+
+    Raises:
+        OSError: if something cannot be written.
+    """
+    rows = decision_table(users, decisions=decisions)
+    with new_figure(WIDE / 2, 2.6) as figure:
+        axis = figure.subplots()
+        for order, line in (("by user", "--"), ("by turns", "-")):
+            own = [row for row in rows if row["order"] == order]
+            depth = [row["waiting"] for row in own]
+            for metric, name, colour in (("rescan_ns", "full rescan", ORANGE), ("heap_ns", "heap", BLUE)):
+                axis.plot(depth, [r[metric] / 1e6 for r in own], f"o{line}", color=colour, label=f"{name}, {order}")
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel("waiting requests")
+        axis.set_ylabel("one decision (ms)")
+        axis.legend(fontsize=7)
+        figure.suptitle("Scheduler time per decision")
+        return save_figure(figure, folder, "left-out-decisions", rows)

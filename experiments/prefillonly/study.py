@@ -1,0 +1,60 @@
+"""An experiment that the paper left out: what is run, and how it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.prefillonly.bench import METRICS, Point, aggregate, differences, run_all, runs_of
+from experiments.prefillonly.panels import Panels, draw_panels
+from experiments.tables import Rows, csv_bytes
+from sim.store import atomic_write
+
+Seeds = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One experiment.
+
+    ``points`` gets the seeds and the number of processes, for rates that have to be measured first.
+    """
+
+    stem: str
+    title: str
+    by: tuple[str, ...]
+    """What tells the points apart."""
+    points: Callable[[Seeds, int | None], list[Point]]
+    panels: Panels
+    over: str
+    """The column whose values are compared, paired by seed."""
+    base: str | float
+    """The value that the others are compared with."""
+    compared: tuple[str, ...] = ("throughput", "hit_rate", "mean_s", "p99_s")
+    beside: tuple[str, ...] = ()
+    """Further columns of a point, for the tables."""
+    setup: str = ""
+    """Where it is run, for the title."""
+
+    def run(self, folder: Path, seeds: Sequence[int], jobs: int | None = None) -> list[Path]:
+        """Run everything and write ``STEM.{png,pdf,csv}`` and the paired differences, ``STEM-paired.csv``.
+
+        Raises:
+            OSError: if they cannot be written.
+        """
+        points = self.points(tuple(seeds), jobs)
+        rows = run_all(runs_of(points, seeds), jobs)
+        return self.write(folder, rows)
+
+    def write(self, folder: Path, rows: Rows) -> list[Path]:
+        """Write picture and tables of rows per seed."""
+        paired = differences(rows, [name for name in self.by if name != self.over], self.over, self.base, self.compared)
+        path = folder / f"{self.stem}-paired.csv"
+        atomic_write(path, csv_bytes(paired))
+        n = len({row["seed"] for row in rows})
+        title = f"{self.title}\n{self.setup}{', ' if self.setup else ''}{n} seeds, 95 % intervals"
+        return [
+            path,
+            *draw_panels(aggregate(rows, [*self.by, *self.beside], METRICS), self.panels, title, folder, self.stem),
+        ]
