@@ -171,8 +171,11 @@ class MemoryModel:
         return layer + tokens * self.hybrid_bytes_per_token + chunk
 
     def peak_bytes(self, tokens: int, block_size: int = 16) -> int:
-        """Return what prefilling ``tokens`` takes in all beside the weights, KV in whole blocks."""
-        blocks = -(-tokens // block_size) if self.keeps_all_kv else 0
+        """Return what prefilling ``tokens`` takes in all beside the weights, KV in whole blocks.
+
+        vLLM's pool has one block more than a request can use.
+        """
+        blocks = -(-tokens // block_size) + 1 if self.keeps_all_kv else 0
         return self.working_bytes(tokens) + blocks * block_size * self.kv_bytes_per_token
 
     def max_input_length(self, block_size: int = 16) -> int:

@@ -60,13 +60,15 @@ class BlockPool(PrefixTable[RunStretch]):
     def refusal(self, index: int) -> str | None:
         """See :meth:`sim.kvcache.KVCache.refusal`."""
         prompt, output = self._prompts[index], self._outputs[index]
+        if (reason := too_long(prompt, self._max_input)) is not None:
+            return reason
         needed = -(-(prompt + output - 1) // self.block_size)
         if needed > self.capacity:
             return (
                 f"needs {needed} blocks of {self.block_size} tokens for {prompt} prompt and {output} output tokens, "
                 f"but the cache has {self.capacity}"
             )
-        return too_long(prompt, self._max_input)
+        return None
 
     def hit_tokens(self, index: int, tokens: int) -> int:
         """See :meth:`sim.kvcache.KVCache.hit_tokens`."""

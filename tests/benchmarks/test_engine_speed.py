@@ -4,19 +4,17 @@ import os
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import simpy
 
 from costmodels import load_cost_model
 from policies import parse_policy
 from sim.engine import simulate
 from sim.metrics import summarise
 from sim.objectives import Objectives
+from tests.benchmarks.bare import bare_timeouts, ratio_to_bare, seconds
 from traces import Trace, arrivals
 from traces.io import read_trace
 from traces.synthetic import generate
@@ -27,33 +25,6 @@ GOALS = Objectives.parse("ttft:1000,tpot_p99:25")
 PAPER = load_cost_model("sloweave-paper")
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = Path(os.environ.get("PREFILLSIM_TRACES", ROOT.parent / "shared" / "traces"))
-
-
-def seconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def bare_timeouts(n: int) -> None:
-    """Run what the ratios are taken to: one SimPy process and ``n`` timeouts."""
-    env = simpy.Environment()
-
-    def process():
-        for _ in range(n):
-            yield env.timeout(1)
-
-    env.process(process())
-    env.run()
-
-
-def ratio_to_bare(run: Callable[[], object], steps: int, repeats: int) -> float:
-    """Return the steps per second of ``run`` over the timeouts per second of a bare loop, median of pairs."""
-    pairs = []
-    for _ in range(repeats):
-        bare = seconds(lambda: bare_timeouts(steps))
-        pairs.append(bare / seconds(run))
-    return statistics.median(pairs)
 
 
 def test_mixed_under_sloweave_with_all_records(capsys: pytest.CaptureFixture[str]) -> None:

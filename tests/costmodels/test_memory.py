@@ -129,7 +129,7 @@ def test_sizes_of_llama_on_one_gpu() -> None:
     hidden = 2 * 4096
     assert model.dense_bytes_per_token == 3 * hidden + 2 * (28_672 + 14_336)
     assert model.working_bytes(10) == 10 * model.dense_bytes_per_token
-    assert model.peak_bytes(17) == 17 * model.dense_bytes_per_token + 32 * 131_072
+    assert model.peak_bytes(17) == 17 * model.dense_bytes_per_token + 48 * 131_072
     discard = replace(model, mode="discard")
     assert discard.working_bytes(10) == 10 * (model.dense_bytes_per_token + 4096)
     hybrid = replace(model, mode="hybrid")

@@ -317,9 +317,10 @@ def test_a_warm_prompt_computes_its_last_block() -> None:
 def test_refuses_what_cannot_run() -> None:
     """peers.md case 1 (inference-sim#373): 20 blocks, 1000 → 4 and 100 → 4."""
     trace = Trace(np.array([0, 0]), np.array([1000, 100]), np.array([4, 4]))
-    pool = BlockPool(ContentTree(trace, 16), 20, max_input=99)
-    assert pool.refusal(0) == ("needs 63 blocks of 16 tokens for 1000 prompt and 4 output tokens, but the cache has 19")
-    assert pool.refusal(1) == "a prompt of 100 tokens exceeds the maximum input length of 99"
+    tree = ContentTree(trace, 16)
+    refusal = BlockPool(tree, 20, max_input=1000).refusal(0)
+    assert refusal == "needs 63 blocks of 16 tokens for 1000 prompt and 4 output tokens, but the cache has 19"
+    assert BlockPool(tree, 20, max_input=99).refusal(1) == "a prompt of 100 tokens exceeds the maximum input length of 99"
     assert BlockPool(ContentTree(trace, 16), None).refusal(0) is None
 
 
