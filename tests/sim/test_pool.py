@@ -320,7 +320,8 @@ def test_refuses_what_cannot_run() -> None:
     tree = ContentTree(trace, 16)
     refusal = BlockPool(tree, 20, max_input=1000).refusal(0)
     assert refusal == "needs 63 blocks of 16 tokens for 1000 prompt and 4 output tokens, but the cache has 19"
-    assert BlockPool(tree, 20, max_input=99).refusal(1) == "a prompt of 100 tokens exceeds the maximum input length of 99"
+    refusal = BlockPool(tree, 20, max_input=99).refusal(1)
+    assert refusal == "a prompt of 100 tokens exceeds the maximum input length of 99"
     assert BlockPool(ContentTree(trace, 16), None).refusal(0) is None
 
 
