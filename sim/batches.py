@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.records import NULL, Columns, Tables, last_token_steps, pauses_of, token_spans
+from sim.records import Columns, Tables, last_token_steps, pauses_of, token_spans
+from sim.replicas import first_token_steps
 from traces.schema import IntArray
 
 
@@ -16,10 +17,9 @@ def batch_table(tables: Tables) -> Columns:
     was scheduled first, or first again after a preemption, then by the order within that step, so those admitted in the
     step itself stand last.
     """
-    requests, steps, chunks = tables.requests, tables.steps, tables.chunks
-    ends = steps["start_ns"] + steps["duration_ns"]
+    requests, chunks = tables.requests, tables.chunks
     pauses = pauses_of(tables.preemptions)
-    first = np.where(requests["generated_tokens"] > 0, np.searchsorted(ends, requests["first_token_ns"]), NULL)
+    first = first_token_steps(requests, tables.steps)
     spans = token_spans(first, last_token_steps(first, requests["generated_tokens"], pauses), pauses)
     # A span's first token comes from its last prefill chunk, all others from decodes.
     count = spans["last"] - spans["first"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sim.records import NULL, Columns
+from traces.schema import IntArray
 
 
 def by_replica(requests: Columns, steps: Columns, preemptions: Columns) -> Iterator[tuple[Columns, Columns, Columns]]:
@@ -33,3 +34,14 @@ def by_replica(requests: Columns, steps: Columns, preemptions: Columns) -> Itera
             {name: values[own] for name, values in steps.items()},
             rows,
         )
+
+
+def first_token_steps(requests: Columns, steps: Columns) -> IntArray:
+    """Return the step of each request's first token, -1 where there is none; each replica has steps of its own."""
+    ends = steps["start_ns"] + steps["duration_ns"]
+    found = np.full(len(requests["replica"]), NULL, dtype=np.int64)
+    for replica in np.unique(steps["replica"]).tolist():
+        own = np.flatnonzero(steps["replica"] == replica)
+        mine = np.flatnonzero((requests["replica"] == replica) & (requests["generated_tokens"] > 0))
+        found[mine] = own[np.searchsorted(ends[own], requests["first_token_ns"][mine])]
+    return found

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
 from costmodels import LinearCost
+from costmodels.prefill import PipelineCost
 from policies import parse_policy
+from sim.cluster import simulate_cluster
 from sim.engine import Limits, simulate
+from sim.memory import Memory
 from sim.objectives import Objectives
-from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, token_gaps
+from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, Tables, token_gaps
+from sim.routers import ROUTERS
 from tests.tables import RunTables
 from traces import NONE, Trace
 
@@ -127,3 +133,37 @@ def engine_runs(draw: st.DrawFn) -> tuple[Trace, RunTables, Objectives]:
         simulate(trace, parse_policy(policy), cost, predictor=predictor, objectives=goals, limits=limits),
         goals,
     )
+
+
+@st.composite
+def memory_runs(draw: st.DrawFn) -> tuple[Trace, Tables, Objectives]:
+    """Run one engine or several behind a router with too little memory, so that requests are preempted."""
+    trace, goals = draw(engine_traces()), draw(OBJECTIVES)
+    policy, replicas = draw(st.sampled_from(POLICIES)), draw(st.sampled_from([1, 1, 2, 3]))
+    block = draw(st.sampled_from([1, 4, 16]))
+    needed = -(-int((trace.prompt_tokens + trace.output_tokens).max()) // block)
+    memory = Memory(blocks=needed + 1 + draw(st.integers(0, 4)), block_size=block, prefix_cache=draw(st.booleans()))
+    limits = Limits(horizon_ns=draw(st.sampled_from([None, None, 20, 700])))
+    cost = LinearCost(step=5, decode=4, per_decode=3, prefill=6, per_token=2)
+    if replicas == 1:
+        cache = memory.build(trace)
+        return trace, simulate(trace, parse_policy(policy), cost, objectives=goals, limits=limits, cache=cache), goals
+    policies = [parse_policy(policy) for _ in range(replicas)]
+    router = draw(st.sampled_from(list(ROUTERS)))
+    return (
+        trace,
+        simulate_cluster(trace, policies, cost, router=router, memory=memory, objectives=goals, limits=limits),
+        goals,
+    )
+
+
+@st.composite
+def pipeline_runs(draw: st.DrawFn) -> tuple[Trace, Tables, Objectives]:
+    """Run an engine whose batches overlap in the two stages of a pipeline."""
+    trace, goals = draw(engine_traces()), draw(OBJECTIVES)
+    trace = replace(trace, output_tokens=np.ones_like(trace.output_tokens))
+    per_token, step = draw(st.integers(0, 4)), draw(st.integers(1, 60))
+    cost = PipelineCost("two", (LinearCost(step=5, per_token=2), LinearCost(step=step, per_token=per_token)))
+    limits = Limits(horizon_ns=draw(st.sampled_from([None, None, 700])))
+    policy = parse_policy(draw(st.sampled_from(POLICIES)))
+    return trace, simulate(trace, policy, cost, objectives=goals, limits=limits), goals

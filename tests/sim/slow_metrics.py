@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sim.objectives import Objectives
-from sim.records import NULL, OUTCOMES, Columns
+from sim.records import NO_PREEMPTIONS, NULL, OUTCOMES, Columns
 
 MS = 1_000_000
 
@@ -61,22 +61,33 @@ class Row:
         return [Fraction(value) - bound for bound, value in pairs if bound is not None]
 
 
-def rows_of(requests: Columns, steps: Columns) -> list[Row]:
-    """Return the requests with their token times: one in each step from the first token's on."""
+def rows_of(requests: Columns, steps: Columns, preemptions: Columns = NO_PREEMPTIONS) -> list[Row]:
+    """Return the requests with their token times.
+
+    A token comes in each step of the request's replica from the first token's on, but not while it is preempted.
+    """
     ends = [s + d for s, d in zip(steps["start_ns"].tolist(), steps["duration_ns"].tolist(), strict=True)]
+    where = list(zip(steps["replica"].tolist(), ends, strict=True))
+    resumes = {
+        (i, after): until
+        for i, after, until in zip(*(preemptions[c].tolist() for c in ("request", "after", "until")), strict=True)
+    }
     rows = []
     for i in range(len(requests["arrival_ns"])):
         values = {name: column[i].item() for name, column in requests.items()}
-        tokens = []
+        at: list[int] = []
         if values["generated_tokens"]:
-            first = ends.index(values["first_token_ns"])
-            tokens = ends[first : first + values["generated_tokens"]]
-        rows.append(Row(values, tokens))
+            at = [where.index((values["replica"], values["first_token_ns"]))]
+        while len(at) < values["generated_tokens"]:
+            at.append(resumes.get((i, at[-1]), at[-1] + 1))
+        assert all(where[k][0] == values["replica"] for k in at)
+        rows.append(Row(values, [ends[k] for k in at]))
     return rows
 
 
-def slow_met(requests: Columns, steps: Columns, goals: Objectives) -> list[bool]:
-    return [row.finished and all(o <= 0 for o in row.overshoots(goals)) for row in rows_of(requests, steps)]
+def slow_met(requests: Columns, steps: Columns, goals: Objectives, preemptions: Columns = NO_PREEMPTIONS) -> list[bool]:
+    rows = rows_of(requests, steps, preemptions)
+    return [row.finished and all(o <= 0 for o in row.overshoots(goals)) for row in rows]
 
 
 def mean(values: list[Any]) -> float | None:
@@ -91,11 +102,13 @@ def ms(value: float | None) -> float | None:
     return None if value is None else value / MS
 
 
-def slow_summary(requests: Columns, steps: Columns, goals: Objectives) -> dict[str, float | int | None]:
+def slow_summary(
+    requests: Columns, steps: Columns, goals: Objectives, preemptions: Columns = NO_PREEMPTIONS
+) -> dict[str, float | int | None]:
     """Return what ``summarise`` should."""
-    rows = rows_of(requests, steps)
+    rows = rows_of(requests, steps, preemptions)
     done = [row for row in rows if row.finished]
-    good = sum(slow_met(requests, steps, goals))
+    good = sum(slow_met(requests, steps, goals, preemptions))
     step = [dict(zip(steps, values, strict=True)) for values in zip(*(c.tolist() for c in steps.values()), strict=True)]
     arrival = min((r.values["arrival_ns"] for r in rows), default=0)
     seconds = None
@@ -121,7 +134,8 @@ def slow_summary(requests: Columns, steps: Columns, goals: Objectives) -> dict[s
     waits = [
         r.values["first_scheduled_ns"] - r.values["arrival_ns"] for r in rows if r.values["first_scheduled_ns"] != NULL
     ]
-    end = step[-1]["start_ns"] + step[-1]["duration_ns"] if step else None
+    end = max((s["start_ns"] + s["duration_ns"] for s in step), default=None)
+    replicas = len({s["replica"] for s in step})
     for r in rows:
         still = OUTCOMES[r.values["outcome"]] == "unfinished" and r.values["first_scheduled_ns"] == NULL
         if still and end is not None and r.values["arrival_ns"] <= end:
@@ -158,7 +172,7 @@ def slow_summary(requests: Columns, steps: Columns, goals: Objectives) -> dict[s
         "slowdown_p99": percentile(slowdown, 99),
         "longest_wait_ms": ms(max(waits, default=None)),
         "jain_fairness": sum(slowdown) ** 2 / len(slowdown) / sum(x * x for x in slowdown) if slowdown else None,
-        "utilisation": sum(s["busy_ns"] for s in step) / span if step else None,
+        "utilisation": sum(s["busy_ns"] for s in step) / (span * replicas) if step else None,
         "queue_mean": sum(s["waiting"] * s["duration_ns"] for s in step) / span if step else None,
         "queue_max": max((s["waiting"] for s in step), default=None),
         "batch_mean": mean([s["n_decode"] + s["n_prefill"] for s in step]),

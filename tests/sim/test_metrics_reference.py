@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sim.metrics import met, over_time, summarise
 from sim.objectives import Objectives
-from sim.records import Columns
-from tests.sim.random_runs import OBJECTIVES, engine_runs, tables
+from sim.records import Columns, Tables
+from tests.sim.random_runs import OBJECTIVES, engine_runs, memory_runs, pipeline_runs, tables
 from tests.sim.slow_metrics import rows_of, slow_met, slow_summary
 from tests.tables import RunTables
 from traces import Trace
@@ -47,10 +47,21 @@ def test_summary_of_engine_runs_equals_the_slow_reference(run: tuple[Trace, RunT
 
 
 @settings(max_examples=100, deadline=None)
-@given(engine_runs())
-def test_the_engine_s_columns_per_request_are_those_of_its_tokens(run: tuple[Trace, RunTables, Objectives]) -> None:
+@given(st.one_of(memory_runs(), pipeline_runs()))
+def test_summary_with_preemptions_replicas_and_pipelines_equals_the_slow_reference(
+    run: tuple[Trace, Tables, Objectives],
+) -> None:
+    _, result, goals = run
+    requests, steps, preemptions = result.requests, result.steps, result.preemptions
+    assert_equal(summarise(requests, steps, goals, preemptions), slow_summary(requests, steps, goals, preemptions))
+    assert met(requests, goals).tolist() == slow_met(requests, steps, goals, preemptions)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.one_of(engine_runs(), memory_runs()))
+def test_the_engine_s_columns_per_request_are_those_of_its_tokens(run: tuple[Trace, Tables, Objectives]) -> None:
     _, result, _ = run
-    for row in rows_of(result.requests, result.steps):
+    for row in rows_of(result.requests, result.steps, result.preemptions):
         if not row.gaps:
             assert math.isnan(row.values["tpot_mean_ns"])
             assert math.isnan(row.values["tpot_p99_ns"])
@@ -63,9 +74,10 @@ def test_the_engine_s_columns_per_request_are_those_of_its_tokens(run: tuple[Tra
             assert row.token_ns[-1] == row.values["finished_ns"]
 
 
-@settings(max_examples=60, deadline=None)
-@given(engine_runs(), st.integers(1, 9))
-def test_over_time_averages_each_nanosecond(run: tuple[Trace, RunTables, Objectives], bins: int) -> None:
+@settings(max_examples=80, deadline=None)
+@given(st.one_of(engine_runs(), memory_runs(), pipeline_runs()), st.integers(1, 9))
+def test_over_time_averages_each_nanosecond(run: tuple[Trace, Tables, Objectives], bins: int) -> None:
+    """Steps may overlap: those of several replicas, and batches in a pipeline, where each stage counts by its work."""
     _, result, _ = run
     requests, steps = result.requests, result.steps
     series = over_time(requests, steps, bins)
@@ -73,13 +85,14 @@ def test_over_time_averages_each_nanosecond(run: tuple[Trace, RunTables, Objecti
         assert all(len(column) == 0 for column in series.values())
         return
     begin = int(requests["arrival_ns"][0])
-    end = int(steps["start_ns"][-1] + steps["duration_ns"][-1])
+    end = int((steps["start_ns"] + steps["duration_ns"]).max())
     expected = {name: np.zeros(end) for name in ("queue", "batch", "utilisation")}
+    replicas = len(set(steps["replica"].tolist()))
     for k in range(len(steps["start_ns"])):
         during = slice(steps["start_ns"][k], steps["start_ns"][k] + steps["duration_ns"][k])
-        expected["queue"][during] = steps["waiting"][k]
-        expected["batch"][during] = steps["n_decode"][k] + steps["n_prefill"][k]
-        expected["utilisation"][during] = 1
+        expected["queue"][during] += steps["waiting"][k]
+        expected["batch"][during] += steps["n_decode"][k] + steps["n_prefill"][k]
+        expected["utilisation"][during] += steps["busy_ns"][k] / steps["duration_ns"][k] / replicas
     assert series["start_ns"][0] == begin
     assert series["end_ns"][-1] == end
     assert (series["start_ns"][1:] == series["end_ns"][:-1]).all()

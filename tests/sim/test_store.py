@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import sim.provenance
 import sim.store
@@ -26,11 +27,10 @@ from sim.engine import simulate
 from sim.metrics import summarise
 from sim.objectives import Objectives
 from sim.provenance import cost_model_hash, provenance
-from sim.records import NULL, OUTCOMES, Columns
+from sim.records import NULL, OUTCOMES, Columns, Tables
 from sim.store import StoreError, atomic_write, read_run, write_run
 from tests.sim.example import COST, GOALS, example_run
-from tests.sim.random_runs import engine_runs
-from tests.tables import RunTables
+from tests.sim.random_runs import engine_runs, memory_runs
 from traces import Trace
 
 
@@ -48,10 +48,10 @@ def assert_same(stored: Columns, memory: Columns) -> None:
         np.testing.assert_array_equal(stored[name], column, err_msg=name)
 
 
-@settings(max_examples=40, deadline=None)
-@given(engine_runs())
+@settings(max_examples=50, deadline=None)
+@given(st.one_of(engine_runs(), memory_runs()))
 def test_a_run_read_back_is_the_run(
-    tmp_path_factory: pytest.TempPathFactory, run: tuple[Trace, RunTables, Objectives]
+    tmp_path_factory: pytest.TempPathFactory, run: tuple[Trace, Tables, Objectives]
 ) -> None:
     trace, tables, goals = run
     folder = tmp_path_factory.mktemp("round") / "trip"
@@ -60,6 +60,8 @@ def test_a_run_read_back_is_the_run(
     stored = read_run(folder)
     assert_same(stored.requests, tables.requests)
     assert_same(stored.steps, tables.steps)
+    assert_same(stored.preemptions, tables.preemptions)
+    assert (folder / "preemptions.parquet").exists() == (len(tables.preemptions["step"]) > 0)
     assert stored.info == info
     assert stored.batches is None
     assert stored.requests["id"].tolist() == trace.ids.tolist()
@@ -69,8 +71,8 @@ def test_a_run_read_back_is_the_run(
             assert stored.requests[name].tolist() == getattr(trace, name).tolist()
     reasons = {i: reason for i, reason in enumerate(stored.requests["reason"].tolist()) if reason is not None}
     assert reasons == tables.reasons
-    summary = summarise(stored.requests, stored.steps, goals)
-    assert summary == summarise(tables.requests, tables.steps, goals)
+    summary = summarise(stored.requests, stored.steps, goals, stored.preemptions)
+    assert summary == summarise(tables.requests, tables.steps, goals, tables.preemptions)
     assert summary == json.loads((folder / "summary.json").read_text())
 
 
@@ -111,28 +113,40 @@ def test_an_empty_trace_can_be_stored(tmp_path: Path) -> None:
     assert len(stored.batches["step"]) == 0
 
 
-@settings(max_examples=40, deadline=None)
-@given(engine_runs())
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(engine_runs(), memory_runs()))
 def test_batches_are_vllm_s_list_of_running_requests(
-    tmp_path_factory: pytest.TempPathFactory, run: tuple[Trace, RunTables, Objectives]
+    tmp_path_factory: pytest.TempPathFactory, run: tuple[Trace, Tables, Objectives]
 ) -> None:
+    """Those preempted leave it, and come back at its end."""
     trace, tables, _ = run
     folder = tmp_path_factory.mktemp("batches") / "run"
     write_run(folder, trace, tables, {}, batches=True)
     batches = read_run(folder).batches
     assert batches is not None
     chunks = list(zip(*(tables.chunks[name].tolist() for name in ("step", "request", "tokens")), strict=True))
+    lost = set(zip(*(tables.preemptions[name].tolist() for name in ("step", "request")), strict=True))
+    resumed = set(zip(*(tables.preemptions[name].tolist() for name in ("until", "request")), strict=True))
     running: list[int] = []
+    decoding: set[int] = set()
     expected = []
     ends = (tables.steps["start_ns"] + tables.steps["duration_ns"]).tolist()
+    of_replica = tables.steps["replica"].tolist()
     emitted = dict.fromkeys(range(len(trace)), 0)
     for step, end in enumerate(ends):
+        if step and of_replica[step] != of_replica[step - 1]:
+            running, decoding = [], set()
+        gone = {r for r in running if (step, r) in lost}
+        running = [r for r in running if r not in gone]
+        decoding -= gone
         prefill = {request: tokens for at, request, tokens in chunks if at == step}
         running += [request for request in prefill if request not in running]
-        batch = [(r, prefill.get(r, 1)) for r in running if r in prefill or emitted[r]]
+        batch = [(r, prefill.get(r, 1)) for r in running if r in prefill or r in decoding]
         expected += [(step, p, trace.ids[r], tokens) for p, (r, tokens) in enumerate(batch)]
+        first = tables.requests["first_token_ns"]
+        decoding |= {r for r in prefill if (step, r) in resumed or (first[r] == end and not emitted[r])}
         for r, _ in batch:
-            emitted[r] += r not in prefill or tables.requests["first_token_ns"][r] == end
+            emitted[r] += r in decoding
         running = [r for r in running if emitted[r] < trace.output_tokens[r]]
     columns = (batches[name].tolist() for name in ("step", "position", "request", "tokens"))
     assert list(zip(*columns, strict=True)) == expected
