@@ -15,6 +15,8 @@ def add(app: typer.Typer) -> None:
     group = typer.Typer(help="Regenerate a paper's tables and figures.", no_args_is_help=True)
     group.callback()(_group)
     group.command("sloweave")(sloweave)
+    group.command("prefillonly")(prefillonly)
+    group.command("prefillonly-more")(prefillonly_more)
     app.add_typer(group, name="figures")
 
 
@@ -32,20 +34,22 @@ def sloweave(
 ) -> None:
     """SLOWeave's Tables 3 and 4 and Figures 2, 4 and 5, and the paper's numbers beside ours."""
     from experiments import output
-    from experiments.config import ConfigError
     from experiments.sloweave.regenerate import SEEDS, regenerate
 
-    n = len(SEEDS) if seeds is None else seeds
-    if n < 2:
-        raise ConfigError(f"--seeds is {n}, but intervals need at least 2 seeds")
-    first = seed or 0
+    chosen = _seeds(seeds, seed, len(SEEDS))
     folder = out or Path("runs/figures-sloweave")
     progress = not json and sys.stderr.isatty()
-    made = regenerate(folder, seeds=range(first, first + n), resume=resume, jobs=jobs, progress=progress)
+    made = regenerate(folder, seeds=chosen, resume=resume, jobs=jobs, progress=progress)
     agree = sum(row["verdict"] == "agrees" for row in made.reproduction)
     strictly = sum(row["strictly"] for row in made.reproduction)
     if json:
-        document = {"out": str(folder), "seeds": n, "agree": agree, "strictly": strictly, "numbers": made.reproduction}
+        document = {
+            "out": str(folder),
+            "seeds": len(chosen),
+            "agree": agree,
+            "strictly": strictly,
+            "numbers": made.reproduction,
+        }
         output.emit({**document, "files": [str(path) for path in made.files]})
         return
     columns = ["source", "workload", "policy", "TPOT (ms)", "metric", "paper", "ours", "lies in", "verdict"]
@@ -74,3 +78,75 @@ def sloweave(
         "ratios, and what differs",
         f"tables and figures: {folder}",
     )
+
+
+def prefillonly(
+    seeds: o.Seeds = None,
+    seed: o.Seed = None,
+    jobs: o.Jobs = None,
+    out: o.Out = None,
+    resume: o.Resume = False,
+    json: o.Json = False,
+) -> None:
+    """PrefillOnly's Table 2 and Figures 4 to 11, its "1.4 to 4.0 times the QPS", and its numbers beside ours."""
+    from experiments import output
+    from experiments.prefillonly.grid import TITLES
+    from experiments.prefillonly.pictures import NAMES, ratio_text
+    from experiments.prefillonly.regenerate import SEEDS, regenerate
+    from experiments.prefillonly.reproduction import claim_verdicts
+
+    chosen = _seeds(seeds, seed, len(SEEDS))
+    folder = out or Path("runs/figures-prefillonly")
+    progress = not json and sys.stderr.isatty()
+    made = regenerate(folder, seeds=chosen, resume=resume, jobs=jobs, progress=progress)
+    agree = sum(row["verdict"] == "agrees" for row in made.numbers)
+    if json:
+        numbers = [{k: v for k, v in row.items() if k != "point"} for row in made.numbers]
+        document = {"out": str(folder), "seeds": len(chosen), "agree": agree, "numbers": numbers}
+        output.emit({**document, "ratios": made.ratios, "files": [str(path) for path in made.files]})
+        return
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for row in claim_verdicts(made.ratios):
+        rows.setdefault((row["setup"], row["workload"], row["system"]), []).extend([ratio_text(row), row["verdict"]])
+    output.table(
+        ["set-up", "workload", "baseline", "at equal mean latency", "", "at equal P99 latency", ""],
+        [[setup, TITLES[workload], NAMES[system], *cells] for (setup, workload, system), cells in rows.items()],
+        left=3,
+    )
+    output.say(
+        "QPS that PrefillOnly sustains over the baseline's, at the latency that PrefillOnly has at its throughput with "
+        "the whole dataset at once; the paper: 1.4 to 4.0",
+        f"{agree} of {len(made.numbers)} numbers and readings of the paper come within 20 % of our 95 % interval",
+        f"tables and figures: {folder}",
+    )
+
+
+def prefillonly_more(
+    seeds: o.Seeds = None, seed: o.Seed = None, jobs: o.Jobs = None, out: o.Out = None, json: o.Json = False
+) -> None:
+    """The experiments that PrefillOnly left out."""
+    from experiments import output
+    from experiments.folders import claim
+    from experiments.prefillonly.leftout import LEFT_OUT_SEEDS, run_left_out
+
+    chosen = _seeds(seeds, seed, len(LEFT_OUT_SEEDS))
+    folder = claim(out, "figures-prefillonly-more", lambda _: None, may_resume=False)
+    files = run_left_out(folder, chosen, jobs)
+    if json:
+        output.emit({"out": str(folder), "seeds": len(chosen), "files": [str(path) for path in files]})
+        return
+    output.say(f"tables and figures: {folder}")
+
+
+def _seeds(seeds: int | None, first: int | None, default: int) -> range:
+    """Return the seeds that the options ask for.
+
+    Raises:
+        ConfigError: if there are too few for an interval.
+    """
+    from experiments.config import ConfigError
+
+    n = default if seeds is None else seeds
+    if n < 2:
+        raise ConfigError(f"--seeds is {n}, but intervals need at least 2 seeds")
+    return range(first or 0, (first or 0) + n)

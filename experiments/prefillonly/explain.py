@@ -1,4 +1,4 @@
-"""Runs that say where a ratio comes from: batching, and a prefix store shorter than a prompt."""
+"""Runs that say where a ratio or a difference comes from: batching, short prefix stores, and what cards they were."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.memory import CHUNK
-from experiments.prefillonly.grid import POST, cells_of, run_cells_of
-from experiments.prefillonly.systems import PREFILLONLY, SETUPS, WORKLOADS, Deployment, deployments
+from experiments.prefillonly.grid import CREDIT, POST, cells_of, run_cells_of
+from experiments.prefillonly.systems import PREFILLONLY, SETUPS, WORKLOADS, Deployment, deploy, deployments
 from experiments.tables import Rows
 from sim.stats import t_interval
 
-EXPLAINED = ("l4", "a100", "h100")
 
-
-def variants(setup: str) -> dict[str, Deployment]:
-    """Return the variants of one-GPU systems on a set-up that are compared, by what they are."""
+def post_variants(setup: str) -> dict[str, Deployment]:
+    """Return the variants of one-GPU systems on a set-up that serve post recommendation, by what they are."""
     longest = WORKLOADS[POST]
     own = deployments(SETUPS[setup], longest)
     ours, chunked = own[PREFILLONLY], own["chunked"]
@@ -35,10 +33,27 @@ def variants(setup: str) -> dict[str, Deployment]:
     }
 
 
+def credit_variants(setup: str) -> dict[str, Deployment]:
+    """Return the variants that serve credit verification."""
+    longest = WORKLOADS[CREDIT]
+    own = deployments(SETUPS[setup], longest)
+    pipeline = own["pipeline"]
+    # vLLM never gives out one block of a pool.
+    one = -(-longest // pipeline.memory.block_size) + 1
+    found = {
+        "PrefillOnly": own[PREFILLONLY],
+        "pipeline parallel": pipeline,
+        "pipeline parallel, a pool for one prompt": replace(pipeline, memory=replace(pipeline.memory, blocks=one)),
+    }
+    if setup == "h100-nvlink":
+        found["PrefillOnly on SXM modules"] = deploy(replace(SETUPS[setup], gpu="h100-sxm"), PREFILLONLY, longest)
+    return found
+
+
 def explain_rows(
-    folder: Path, seeds: Sequence[int], *, setups: Sequence[str] = EXPLAINED, limit: int | None = None, **run: Any
+    folder: Path, seeds: Sequence[int], *, setups: Sequence[str] = tuple(SETUPS), limit: int | None = None, **run: Any
 ) -> Rows:
-    """Return the throughput with all of post recommendation at once, and the hit rate, by set-up and variant.
+    """Return the throughput with all of a workload at once, and the hit rate, by workload, set-up and variant.
 
     Args:
         folder: for the runs.
@@ -50,25 +65,37 @@ def explain_rows(
     Raises:
         ConfigError: if the folder exists and is not to be resumed, or a run has failed.
     """
+    deployed = {
+        (workload, setup, variant): deployment
+        for workload, variants in ((POST, post_variants), (CREDIT, credit_variants))
+        for setup in setups
+        if (workload, setup) != (POST, "h100-nvlink")  # one GPU's systems are the same without
+        for variant, deployment in variants(setup).items()
+    }
     cells = [
         cell
-        for setup in setups
-        for variant, deployment in variants(setup).items()
+        for (workload, setup, variant), deployment in deployed.items()
         for cell in cells_of(
-            deployment, f"{POST}:arrivals=all-at-once", seeds, {"setup": setup, "variant": variant}, limit=limit
+            deployment,
+            f"{workload}:arrivals=all-at-once",
+            seeds,
+            {"workload": workload, "setup": setup, "variant": variant},
+            limit=limit,
         )
     ]
-    by: dict[tuple[str, str], Rows] = {}
+    by: dict[tuple[str, str, str], Rows] = {}
     for row in run_cells_of(cells, seeds, folder, **run):
-        by.setdefault((row["setup"], row["variant"]), []).append(row)
+        by.setdefault((row["workload"], row["setup"], row["variant"]), []).append(row)
     rows: Rows = []
-    for (setup, variant), own in by.items():
+    for (workload, setup, variant), own in by.items():
         throughput = t_interval([r["throughput"] for r in own])
+        memory = deployed[workload, setup, variant].memory
         rows.append(
             {
+                "workload": workload,
                 "setup": setup,
                 "variant": variant,
-                "cache_tokens": _cache_tokens(variants(setup)[variant]),
+                "cache_tokens": (memory.blocks or 0) * memory.block_size,
                 "throughput": throughput.mean,
                 "lo": throughput.lo,
                 "hi": throughput.hi,
@@ -76,7 +103,3 @@ def explain_rows(
             }
         )
     return rows
-
-
-def _cache_tokens(deployment: Deployment) -> int:
-    return (deployment.memory.blocks or 0) * deployment.memory.block_size

@@ -71,6 +71,8 @@ def draw_latency(grid: Grid, folder: Path, stem: str, title: str, metric: str, w
                 _curves(axis, own)
                 axis.set_yscale("log")
                 axis.set_xlim(left=0)
+                tops = [r["hi"] or r["mean"] for r in rows if r["workload"] == workload]
+                axis.set_ylim(min(r["mean"] for r in rows if r["workload"] == workload) / 2, 1.2 * max(tops))
                 axis.set_title(f"{TITLES[workload]}\n{SETUPS[setup].title.replace(', ', chr(10))}", fontsize=8)
             line[0].set_ylabel("latency (s)")
         for axis in axes[-1]:
@@ -163,7 +165,7 @@ def draw_figure4(folder: Path) -> list[Path]:
         axis.set_yticks(range(len(rows)), [r["tensor"] for r in rows])
         axis.invert_yaxis()
         axis.grid(False, axis="y")
-        axis.set_xlim(0, 2.1 * max(gib))
+        axis.set_xlim(0, 2.4 * max(gib))
         axis.set_xlabel("GiB")
         figure.suptitle("Figure 4: MLP of Llama-3.1-8B, 32,768 tokens [paper]")
         return save_figure(figure, folder, "figure4", rows)
@@ -183,7 +185,8 @@ def draw_figure10(folder: Path) -> list[Path]:
         axis.set_yticks(range(len(rows)), [r["variant"] for r in rows])
         axis.invert_yaxis()
         axis.grid(False, axis="y")
-        axis.set_xlim(0, 1.3 * max(r["ours"] for r in rows))
+        axis.set_xlim(0, 1.4 * max(r["ours"] for r in rows))
+        axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.set_xlabel("maximum input length (tokens)")
         figure.suptitle("Figure 10: A100 40 GB, Qwen-32B FP8 [paper]")
         return save_figure(figure, folder, "figure10", rows)
@@ -205,7 +208,7 @@ def draw_ratios(ratios: Rows, folder: Path) -> list[Path]:
     """Write the table of ratios: the QPS that PrefillOnly sustains over each baseline's, at equal latency."""
     by = {(r["setup"], r["workload"], r["system"], r["metric"], r["level_at"]): r for r in ratios}
     heads = [f"{name}, at\nPrefillOnly's\nat {_times(level)}" for name in LATENCIES for level in LEVELS]
-    header = ["set-up", "workload", "baseline", *heads, "all at once\n(throughput)"]
+    header = ["set-up", "workload", "baseline", *heads, "throughput,\nall at once or\nhighest rate"]
     points = list(dict.fromkeys((r["setup"], r["workload"], r["system"]) for r in ratios))
     cells = []
     for point in points:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.prefillonly.explain import EXPLAINED, explain_rows
+from experiments.prefillonly.explain import explain_rows
 from experiments.prefillonly.fairness import draw_figure11
 from experiments.prefillonly.grid import CREDIT, LONGEST, MULTIPLES, POST, SHUFFLED, TITLES, run_grid
 from experiments.prefillonly.pictures import (
@@ -75,8 +75,7 @@ def regenerate(
     """
     run: dict[str, Any] = {"resume": resume, "jobs": jobs, "progress": progress}
     grid = run_grid(folder / "grid", seeds, setups=setups, workloads=workloads, multiples=multiples, limit=limit, **run)
-    explained = [s for s in EXPLAINED if s in setups]
-    why = explain_rows(folder / "grid" / "variants", seeds, setups=explained, limit=limit, **run)
+    why = explain_rows(folder / "grid" / "variants", seeds, setups=setups, limit=limit, **run)
     ratios, numbers = ratio_rows(grid), [*exact_rows(), *reading_rows(grid)]
     low = low_load_rows(grid)
     paper = [w for w in (POST, CREDIT) if w in workloads]
@@ -141,13 +140,13 @@ def _markdown(numbers: Rows, ratios: Rows, low: Rows, why: Rows, seeds: Sequence
             for r in claims
         ),
         "",
-        "## Where the ratios come from: throughput with all of post recommendation at once",
+        "## Where ratios and differences come from: throughput with the whole dataset at once",
         "",
-        "| set-up | variant | cache (tokens) | throughput (requests/s) | tokens found in the cache |",
-        "|---|---|---|---|---|",
+        "| workload | set-up | variant | KV memory (tokens) | throughput (requests/s) | tokens found in the cache |",
+        "|---|---|---|---|---|---|",
         *(
-            f"| {r['setup']} | {r['variant']} | {r['cache_tokens']:,} | {_interval(r, 'throughput')} | "
-            f"{100 * r['hit_rate']:.1f} % |"
+            f"| {TITLES[r['workload']]} | {r['setup']} | {r['variant']} | {r['cache_tokens']:,} | "
+            f"{_interval(r, 'throughput')} | {100 * r['hit_rate']:.1f} % |"
             for r in why
         ),
         "",
@@ -204,7 +203,8 @@ def _interval(row: dict[str, Any], metric: str) -> str:
 def _ours(row: dict[str, Any]) -> str:
     bound = {">": "≥ ", "<": "≤ ", "": ""}[row["bound"]]
     interval = "" if row["lo"] is None else f" ({row['lo']:.3g} to {row['hi']:.3g})"
-    return f"{bound}{row['ours']:.5g}{interval}"
+    ours = row["ours"]
+    return f"{bound}{ours:,.0f}" if ours >= 1000 else f"{bound}{ours:.4g}{interval}"
 
 
 def _beside(row: dict[str, Any]) -> str:
