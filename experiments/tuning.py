@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from costmodels.base import CostModel
 from costmodels.jct import ns_per_token
 from experiments.axes import Experiment, plan
 from experiments.compare import Estimate
@@ -130,10 +131,9 @@ class Tuned:
         }
 
 
-def tokens_per_s(experiment: Experiment) -> float:
-    """Return the speed against which λ is measured, from what the policy believes."""
-    cell = experiment.cells[0]
-    return NS / ns_per_token(cell.predictor or cell.cost)
+def speed_of(cost: CostModel) -> float:
+    """Return the tokens per second against which λ is measured: the inverse of what one more uncached token takes."""
+    return NS / ns_per_token(cost)
 
 
 def default_grid(speed: float) -> list[float]:
@@ -201,7 +201,8 @@ def tune(
     """
     first = plan(_with_grid(draft, [FCFS]))
     _check(first)
-    speed = tokens_per_s(first)
+    cell = first.cells[0]
+    speed = speed_of(cell.predictor or cell.cost)
     values = sorted({0.0, FCFS, *(default_grid(speed) if grid is None else grid)})
     for turn in range(rounds + 1):
         experiment = plan(_with_grid(draft, values))

@@ -9,6 +9,7 @@ from experiments.plotting import BLUE, ORANGE, WIDE, new_figure, save_figure
 from experiments.prefillonly.decisions import decision_table
 from experiments.prefillonly.hitrates import HIT_RATES, ORDERING
 from experiments.prefillonly.routing import ROUTING
+from experiments.prefillonly.scaling import draw_scaling
 from experiments.prefillonly.stores import SPLIT, SUFFIXES
 from experiments.prefillonly.variations import BURSTS, ONE_MODEL, SHARE, SHARING, TAILS
 
@@ -29,7 +30,7 @@ def run_left_out(folder: Path, seeds: Sequence[int] = LEFT_OUT_SEEDS, jobs: int 
         OSError: if something cannot be written.
     """
     files = [path for study in STUDIES for path in study.run(folder, seeds, jobs)]
-    return [*files, *draw_decisions(folder)]
+    return [*files, *draw_scaling(folder, seeds, jobs), *draw_decisions(folder)]
 
 
 def draw_decisions(folder: Path, users: Sequence[int] = (10, 50, 200, 400), decisions: int = 60) -> list[Path]:
