@@ -59,7 +59,7 @@ class Profile:
 
     frame: pd.DataFrame
     provenance: Mapping[str, Any]
-    """Where the numbers are from: ``source``, and whatever else lets one make them again."""
+    """Where the numbers are from: ``source``, and whatever else lets one make them again; ``notes`` are warnings."""
     name: str = "profile"
     warnings: tuple[str, ...] = field(init=False)
     """What a fit should know, a sentence each: constant columns, outliers, times that fall as work grows."""
@@ -76,7 +76,8 @@ class Profile:
         if problem is not None:
             raise ProfileError(f"{self.name}: {problem}")
         suspects = find_suspects(self.frame, list(FEATURES))
-        object.__setattr__(self, "warnings", suspects.warnings)
+        notes = tuple(str(note) for note in self.provenance.get("notes", ()))
+        object.__setattr__(self, "warnings", (*notes, *suspects.warnings))
         object.__setattr__(self, "outlier", suspects.outlier)
         object.__setattr__(self, "non_monotone", suspects.non_monotone)
 
