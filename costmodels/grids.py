@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,12 +44,11 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Times over the product of several axes, log-log between points: powers of the quantities are exact.
+    """Times over the product of several axes, multilinear between points.
 
-    An axis may start at 0; from there to its first positive point the logarithm of the time is linear in the
-    quantity. Between points the time lies between those of the corners. Below an axis the time is that of its first
-    point; past its last it grows with the quantity. Points that nobody measured (NaN) grow so with the last axis,
-    from the last point measured.
+    So ``a + b * decodes * context`` is exact, and no time lies outside those of its cell's corners. Below an axis the
+    time is that of its first point; past its last it grows with the quantity. Points that nobody measured (NaN) grow
+    so with the last axis, from the last point measured.
 
     Raises:
         ValueError: if axes and times do not match, axes do not rise, or a row starts with NaN.
@@ -57,25 +56,22 @@ class Grid:
 
     axes: tuple[FloatArray, ...]
     time: FloatArray
-    """Shape (points of the first axis, ..., points of the last axis), positive or NaN."""
-    log: FloatArray = field(init=False)
-    """Logarithms of the times, without gaps."""
+    """Shape (points of the first axis, ..., points of the last axis), positive; NaN as given has been filled."""
 
     def __post_init__(self) -> None:
         if self.time.shape != tuple(len(a) for a in self.axes):
             raise ValueError(
-                f"times of shape {self.time.shape} do not fit axes of {[len(a) for a in self.axes]} points"
+                f"times of shape {self.time.shape} do not fit the axes' {[len(a) for a in self.axes]} points"
             )
         if any(np.any(np.diff(a) <= 0) or a[0] < 0 or a[-1] <= 0 for a in self.axes):
             raise ValueError("the axes of a grid must rise from 0 or more")
-        filled = self.time.copy()
+        filled, last = self.time.copy(), self.axes[-1]
         for i in range(1, filled.shape[-1]):
-            missing = np.isnan(filled[..., i])
-            grown = filled[..., i - 1] * (self.axes[-1][i] / max(self.axes[-1][i - 1], 1.0))
-            filled[..., i] = np.where(missing, grown, filled[..., i])
+            grown = filled[..., i - 1] * (last[i] / max(last[i - 1], 1.0))
+            filled[..., i] = np.where(np.isnan(filled[..., i]), grown, filled[..., i])
         if not np.all(filled > 0):
             raise ValueError("a grid's times must be positive, and the first of each row must be known")
-        object.__setattr__(self, "log", np.log(filled))
+        object.__setattr__(self, "time", filled)
 
     def __call__(self, *at: ArrayLike) -> FloatArray:
         """Return the times at one array for each axis, broadcast against each other."""
@@ -84,24 +80,15 @@ class Grid:
         beyond = np.ones(points[0].shape)
         for axis, x in zip(self.axes, points, strict=True):
             beyond = beyond * np.maximum(x / axis[-1], 1.0)
-            place, nodes = _spread(x, axis), _spread(axis, axis)
-            i = np.clip(np.searchsorted(nodes, place, side="right") - 1, 0, max(len(axis) - 2, 0))
-            step = nodes[np.minimum(i + 1, len(axis) - 1)] - nodes[i]
+            i = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, max(len(axis) - 2, 0))
+            width = axis[np.minimum(i + 1, len(axis) - 1)] - axis[i]
             below.append(i)
-            share.append(np.clip((place - nodes[i]) / np.where(step > 0, step, 1.0), 0.0, 1.0))
-        log = np.zeros(points[0].shape)
+            share.append(np.clip((x - axis[i]) / np.where(width > 0, width, 1.0), 0.0, 1.0))
+        total = np.zeros(points[0].shape)
         for corner in np.ndindex(*(2,) * len(self.axes)):
             weight = np.ones(points[0].shape)
-            index = []
-            for up, i, s, axis in zip(corner, below, share, self.axes, strict=True):
+            for up, s in zip(corner, share, strict=True):
                 weight = weight * (s if up else 1 - s)
-                index.append(np.minimum(i + up, len(axis) - 1))
-            log = log + weight * self.log[tuple(index)]
-        return np.asarray(np.exp(log) * beyond)
-
-
-def _spread(x: FloatArray, axis: FloatArray) -> FloatArray:
-    """Return where ``x`` lies: octaves above the first positive point, and the share of it below."""
-    first = axis[axis > 0][0]
-    ratio = x / first
-    return np.asarray(np.where(ratio >= 1, 1 + np.log2(np.maximum(ratio, 1.0)), ratio))
+            index = (np.minimum(i + up, len(a) - 1) for up, i, a in zip(corner, below, self.axes, strict=True))
+            total = total + weight * self.time[tuple(index)]
+        return np.asarray(total * beyond)

@@ -1,0 +1,58 @@
+"""Steps from data sheets, for GPUs whose kernels nobody has measured; marked as estimated wherever they appear."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from costmodels.grids import FloatArray
+from costmodels.hardware import Gpu, LlmShape
+from costmodels.kernels import KernelSource, Steps
+from costmodels.parallel import prefill_cost
+from costmodels.prefill import PipelineCost, PrefillCost
+
+
+def estimated_name(gpu: Gpu) -> str:
+    """Return the name under which a GPU's estimates appear."""
+    return f"{gpu.name} (estimated)"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Roofline(KernelSource):
+    """FLOPs, bytes and efficiencies of :class:`costmodels.prefill.PrefillCost`, without its host's time."""
+
+    cost: PrefillCost
+
+    def gpu_ns(self, steps: Steps) -> FloatArray:
+        rows = zip(
+            steps.n_decode.tolist(),
+            steps.decode_context.tolist(),
+            steps.decode_context_max.tolist(),
+            steps.n_prefill.tolist(),
+            steps.prefill_tokens.tolist(),
+            steps.prefill_pairs.tolist(),
+            strict=True,
+        )
+        return np.array([self.cost.step_ns(*row) for row in rows], dtype=np.float64)
+
+
+def roofline(llm: LlmShape, gpu: Gpu, tp: int = 1, link: str | None = None, host_ns: int = 0) -> Roofline:
+    """Return the estimate for ``llm`` on ``tp`` GPUs, see :func:`costmodels.parallel.prefill_cost`.
+
+    Raises:
+        CostModelError: if ``tp`` does not divide the heads, or there is no such link.
+    """
+    cost = prefill_cost(llm, gpu, tp, link=link)
+    assert not isinstance(cost, PipelineCost)
+    return Roofline(
+        device=estimated_name(gpu),
+        llm=llm,
+        tp=tp,
+        engine="roofline",
+        engine_version="1",
+        host_ns=host_ns,
+        estimated=True,
+        about={"source": cost.source, "model": cost.name},
+        cost=replace(cost, host_fs=0),
+    )
