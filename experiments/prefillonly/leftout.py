@@ -40,17 +40,23 @@ def draw_decisions(folder: Path, users: Sequence[int] = (10, 50, 200, 400), deci
         OSError: if something cannot be written.
     """
     rows = decision_table(users, decisions=decisions)
-    with new_figure(WIDE / 2, 2.6) as figure:
-        axis = figure.subplots()
-        for order, line in (("by user", "--"), ("by turns", "-")):
-            own = [row for row in rows if row["order"] == order]
-            depth = [row["waiting"] for row in own]
-            for metric, name, colour in (("rescan_ns", "full rescan", ORANGE), ("heap_ns", "heap", BLUE)):
-                axis.plot(depth, [r[metric] / 1e6 for r in own], f"o{line}", color=colour, label=f"{name}, {order}")
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_xlabel("waiting requests")
-        axis.set_ylabel("one decision (ms)")
-        axis.legend(fontsize=7)
-        figure.suptitle("Scheduler time per decision")
+    regimes = list(dict.fromkeys(row["regime"] for row in rows))
+    with new_figure(WIDE, 2.8) as figure:
+        axes = figure.subplots(1, len(regimes), sharey=True, squeeze=False)[0]
+        for axis, regime in zip(axes, regimes, strict=True):
+            for order, line in (("by user", "--"), ("by turns", "-")):
+                own = [row for row in rows if (row["order"], row["regime"]) == (order, regime)]
+                depth = [row["waiting"] for row in own]
+                for metric, name, colour in (("rescan_ns", "full rescan", ORANGE), ("heap_ns", "heap", BLUE)):
+                    took = [row[metric] / 1e6 for row in own]
+                    axis.plot(depth, took, f"o{line}", color=colour, label=f"{name}, {order}")
+            axis.set_title({"pool": "vLLM's pool", "store": "PrefillOnly's store"}[regime])
+            axis.set_xscale("log")
+            axis.set_yscale("log")
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.set_xlabel("waiting requests")
+        axes[0].set_ylabel("one decision (ms)")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        figure.suptitle("Scheduler time per decision, measured on this machine")
         return save_figure(figure, folder, "left-out-decisions", rows)

@@ -32,6 +32,9 @@ SHARES = ("hit_rate", "utilisation")
 LOG_SPREAD = 15
 """Metrics that differ by more than this factor between lines have a logarithmic axis, one for all panels of a row."""
 
+FEW_DECADES = 200
+"""Below this factor a logarithmic axis has numbers between the powers of ten too."""
+
 PANEL_INCHES = 1.75
 
 
@@ -112,7 +115,12 @@ def _scale(axis: Axes, metric: str, rows: Rows) -> None:
     if metric in SHARES:
         axis.set_ylim(0, 1.04)
     elif known and max(known) > LOG_SPREAD * min(known):
+        from matplotlib.ticker import LogLocator
+
         axis.set_yscale("log")
+        few = max(known) < FEW_DECADES * min(known)
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
         axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("")
     else:
         axis.set_ylim(bottom=0)
