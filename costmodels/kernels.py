@@ -26,7 +26,7 @@ CHUNKS = (0, 16, 64, 128, 256, 512, 1024, 1536, 2048, 4096)
 
 PREFILL_CONTEXTS = (0, 512, 2048, 8192)
 
-MOST_KV_TOKENS = 1 << 20
+MOST_KV_TOKENS = 1 << 18
 """Decodes that hold more tokens together fit no GPU that is meant here."""
 
 

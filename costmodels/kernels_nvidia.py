@@ -34,6 +34,7 @@ RULES = (
     "that of the chunk alone and of one query over the context",
     "no product is faster than reading its weights, and no decode attention than reading its KV, at the bandwidth of "
     "the data sheet: kernels that were timed in a loop find both in the L2 cache",
+    "a product of one token more than a multiple of 16 takes no longer than the next larger one that was measured",
     "norms, rotary embedding, KV write, activation, quantisation and sampler are estimated from their bytes",
 )
 
@@ -149,7 +150,7 @@ def nvidia_kernels(llm: LlmShape, gpu: str, tp: int = 1, host_ns: int = 0) -> Nv
     heads, kv_heads = llm.heads // tp, llm.kv_heads // tp
     prompts = read_attention(context, "isl", heads, kv_heads, llm.head_dim)
     decodes = read_attention(generation, "step", heads, kv_heads, llm.head_dim)
-    held = np.where(np.isnan(decodes.time), 0.0, np.outer(decodes.batches, decodes.quantity))
+    held = np.where(np.isnan(decodes.time), 0.0, np.outer(decodes.batches, decodes.quantity + 1))
     notes = [
         f"{what} of {heads} heads on {kv_heads} KV heads is that of {table.heads[0]} on {table.heads[1]}"
         for what, table in (("prefill attention", prompts), ("decode attention", decodes))

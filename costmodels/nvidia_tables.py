@@ -23,6 +23,9 @@ SYSTEMS = {"a100-80": "a100_sxm", "h100-sxm": "h100_sxm", "h200": "h200_sxm", "l
 SPECIFICATIONS = {"l4": "l4", "h100-pcie": "h100_pcie", "a100-40": "a100_pcie", "a30": "a30"}
 """GPUs of which there are specifications only."""
 
+ALIGNED = 16
+"""The tables have products of multiples of this many tokens, and some of one token more."""
+
 US = 1000.0
 """Microseconds in a millisecond, the unit of the tables."""
 
@@ -114,6 +117,8 @@ class Products:
         """Return the times in µs by tokens.
 
         Between measured widths and depths the time is a power of both; past the largest it grows with the weights.
+        One token more than a multiple of 16 takes no longer than the next multiple measured: FP8 products of odd
+        sizes take up to twice as long as larger ones, which even sizes between them do not.
         """
         sizes = [np.array(sorted(self.rows[c].unique()), dtype=np.float64) for c in ("n", "k")]
         (n0, n1, across), (k0, k1, along) = (_between(x, s) for x, s in zip((n, k), sizes, strict=True))
@@ -126,11 +131,18 @@ class Products:
             (n1, k1, across * along),
         ):
             if weight:
-                part = self.rows[(self.rows["n"] == node) & (self.rows["k"] == depth)].sort_values("m")
-                log += weight * np.log(Curve(part["m"].to_numpy(float), part["latency"].to_numpy(float) * US)(tokens))
+                log += weight * np.log(self._measured(node, depth)(tokens))
         grows = max(n / sizes[0][-1], 1.0) * max(k / sizes[1][-1], 1.0)
         least = n * k * weight_bytes / self.bandwidth * 1e6
         return Curve(tokens, np.maximum(np.exp(log) * grows, least))
+
+    def _measured(self, n: float, k: float) -> Curve:
+        rows = self.rows[(self.rows["n"] == n) & (self.rows["k"] == k)].sort_values("m")
+        m, time = rows["m"].to_numpy(dtype=np.float64), rows["latency"].to_numpy(dtype=np.float64) * US
+        odd = np.flatnonzero(m[:-1] % ALIGNED == 1)
+        odd = odd[m[odd] > 1]
+        time[odd] = np.minimum(time[odd], time[odd + 1])
+        return Curve(m, time)
 
     def outside(self, n: int, k: int) -> str | None:
         """Return what of a product's weights is larger than any measured."""
