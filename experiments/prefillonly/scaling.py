@@ -1,13 +1,13 @@
 """How λ should scale with the GPU's speed and with the spread of lengths: runs on two GPUs and two spreads.
 
 Where λ has to keep P99 latency within a multiple of first come, first served's, the λ of least mean is the smallest
-that does, since the mean grows with λ when nothing is shared. It is read off per seed, between the λ of a grid.
+that does, since the mean grows with λ when nothing is shared. It is read off the mean P99 over seeds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from experiments.prefillonly.systems import Setup, deploy
 from experiments.prefillonly.variations import LLM
 from experiments.tables import Rows, csv_bytes
 from experiments.tuning import speed_of
-from sim.stats import paired, t_interval
+from sim.stats import FloatArray, bootstrap_interval
 from sim.store import atomic_write
 
 GPUS = ("l4", "h100-pcie")
@@ -37,7 +37,7 @@ UTILISATION = 0.9
 BOUND = 1.2
 """P99 latency over that of first come, first served."""
 
-LABEL = "needed"
+RESAMPLES = 999
 
 
 def scaling_runs(seeds: Sequence[int], jobs: int | None = None) -> Rows:
@@ -68,56 +68,68 @@ def relative_rows(rows: Rows) -> Rows:
     return aggregate(relative, by, ("mean_over_fcfs", "p99_over_fcfs"))
 
 
-def needed(rows: Rows, bound: float = BOUND) -> float | None:
-    """Return the smallest λ over speed that keeps the bound, of one seed's rows; ``None`` where 0 does already.
+def needed(over_fcfs: Sequence[float] | FloatArray, bound: float = BOUND) -> float:
+    """Return the λ over speed from which on P99 keeps the bound.
 
-    Above it every λ of the grid keeps the bound too. Between two λ of the grid P99 is taken as linear over log λ.
+    It is read between two λ of :data:`RATIOS`, as if P99 were linear over log λ; the least positive one of these stands
+    for all below it, and for none that is needed.
+
+    Args:
+        over_fcfs: P99 over first come, first served's, for each of :data:`RATIOS`.
+        bound: what it must not exceed.
     """
-    ordered = sorted(rows, key=lambda row: row["ratio"])
-    excess = [row["p99_s"] / ordered[-1]["p99_s"] - bound for row in ordered]
-    over = [k for k, e in enumerate(excess) if e > 0]
-    if not over:
-        return None
-    k = over[-1]
-    low, high = ordered[k]["ratio"], ordered[k + 1]["ratio"]
+    over = np.flatnonzero(np.asarray(over_fcfs) > bound)
+    k = int(over[-1]) if len(over) else 0
+    low, high = RATIOS[k], RATIOS[k + 1]
     if low == 0 or math.isinf(high):
-        return float(high if low == 0 else low)
-    share = excess[k] / (excess[k] - excess[k + 1])
+        return high if low == 0 else low
+    share = (over_fcfs[k] - bound) / (over_fcfs[k] - over_fcfs[k + 1])
     return float(low * (high / low) ** share)
 
 
 def needed_rows(rows: Rows, bound: float = BOUND) -> Rows:
-    """Return, by GPU and spread, the λ over speed that is needed: geometric mean and 95 % interval over seeds.
+    """Return, by GPU and spread, the λ over speed that the mean P99 needs, with the BCa interval over seeds.
 
-    ``vs_first`` is its ratio to that of the first GPU, paired by seed, and to that of the first spread likewise.
+    ``vs_first_gpu`` and ``vs_first_spread`` are ratios to the first GPU's and the first spread's, on the same seeds.
     """
-    logs = {
-        at: [None if (found := needed(own, bound)) is None else math.log(found) for own in _by_seed(group)]
-        for at, group in grouped(rows, ["gpu", "sigma", "tokens_per_s"]).items()
+    curves = {
+        at: np.array([_over_fcfs(own) for own in grouped(group, ["seed"]).values()])
+        for at, group in grouped(rows, ["gpu", "sigma"]).items()
     }
-    by_place = {(gpu, sigma): values for (gpu, sigma, _), values in logs.items()}
+    speeds = {row["gpu"]: row["tokens_per_s"] for row in rows}
     table = []
-    for (gpu, sigma, speed), values in logs.items():
-        row: dict[str, Any] = {"gpu": gpu, "sigma": sigma, "tokens_per_s": speed, "bound": bound}
-        row |= _exponentials(f"{LABEL}_over_speed", t_interval(values))
-        row |= {f"{LABEL}_lam{end}": v and v * speed for end, v in _ends(row, f"{LABEL}_over_speed")}
-        row |= _exponentials("vs_first_gpu", paired(values, by_place[GPUS[0], sigma]).difference)
-        row |= _exponentials("vs_first_spread", paired(values, by_place[gpu, SIGMAS[0]]).difference)
-        table.append({**row, "seeds": sum(v is not None for v in values)})
+    for (gpu, sigma), curve in curves.items():
+        row: dict[str, Any] = {"gpu": gpu, "sigma": sigma, "tokens_per_s": speeds[gpu], "bound": bound}
+        own = bootstrap_interval(curve, _reading(bound), resamples=RESAMPLES)
+        row |= _named("needed_over_speed", own)
+        row |= _named("needed_lam", tuple(v and v * speeds[gpu] for v in own))
+        for name, other in (("gpu", (GPUS[0], sigma)), ("spread", (gpu, SIGMAS[0]))):
+            both = np.hstack([curve, curves[other]])
+            found = bootstrap_interval(both, _reading(bound), resamples=RESAMPLES)
+            row |= _named(f"vs_first_{name}", found)
+        table.append({**row, "seeds": len(curve)})
     return table
 
 
-def _by_seed(rows: Rows) -> list[Rows]:
-    return list(grouped(rows, ["seed"]).values())
+def _over_fcfs(rows: Rows) -> list[float]:
+    ordered = sorted(rows, key=lambda row: row["ratio"])
+    return [row["p99_s"] / ordered[-1]["p99_s"] for row in ordered]
 
 
-def _ends(row: dict[str, Any], name: str) -> list[tuple[str, float | None]]:
-    return [(end, row[name + end]) for end in ("", "_lo", "_hi")]
+def _reading(bound: float) -> Callable[..., FloatArray]:
+    """Return a statistic of one curve, or the ratio of two that lie side by side."""
+
+    def read(*columns: FloatArray, axis: int) -> FloatArray:
+        means = np.stack([column.mean(axis=axis) for column in columns], axis=-1)
+        curves = np.split(means, len(columns) // len(RATIOS), axis=-1)
+        first, *second = [np.apply_along_axis(needed, -1, curve, bound) for curve in curves]
+        return np.asarray(first / second[0] if second else first, dtype=np.float64)
+
+    return read
 
 
-def _exponentials(name: str, interval: tuple[float | None, float | None, float | None]) -> dict[str, float | None]:
-    ends = zip(("", "_lo", "_hi"), interval, strict=True)
-    return {name + end: None if v is None else math.exp(v) for end, v in ends}
+def _named(name: str, interval: tuple[float | None, ...]) -> dict[str, float | None]:
+    return dict(zip((name, f"{name}_lo", f"{name}_hi"), interval, strict=True))
 
 
 def draw_scaling(folder: Path, seeds: Sequence[int], jobs: int | None = None) -> list[Path]:

@@ -1,7 +1,6 @@
 """The experiments the PrefillOnly paper left out: what is run, what is compared, and what the findings rest on."""
 
 import math
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,28 +176,41 @@ def test_a_slow_link_makes_offloading_wait(system: Deployment) -> None:
     assert mean(rows, "mean_s", suffix="PCIe") < mean(rows, "mean_s", suffix="PCIe/100")
 
 
-def cross(p99: Callable[[float], float]) -> Rows:
-    return [{"ratio": ratio, "p99_s": p99(ratio)} for ratio in scaling.RATIOS]
-
-
 @pytest.mark.parametrize("at", [0.05, 0.1, 0.7])
 def test_the_lambda_that_is_needed_is_read_off_between_the_grid(at: float) -> None:
-    def p99(ratio: float) -> float:
-        return 10.0 if math.isinf(ratio) else 12.0 + max(-2.0, math.log(at / ratio)) if ratio else 100.0
+    def over(ratio: float) -> float:
+        return 1.0 if math.isinf(ratio) else 1.2 + max(-0.2, 0.2 * math.log(at / ratio)) if ratio else 9.0
 
-    assert scaling.needed(cross(p99)) == pytest.approx(at, rel=0.02)
+    assert scaling.needed([over(ratio) for ratio in scaling.RATIOS]) == pytest.approx(at, rel=0.02)
 
 
-def test_no_lambda_is_needed_where_none_breaks_the_bound() -> None:
-    assert scaling.needed(cross(lambda ratio: 10.0)) is None
+def test_a_lambda_below_the_grid_is_its_least() -> None:
+    ones = [1.0] * (len(scaling.RATIOS) - 1)
+    assert scaling.needed([1.0, *ones]) == scaling.needed([2.0, *ones]) == scaling.RATIOS[1]
 
 
 def test_the_last_crossing_counts() -> None:
     """A λ keeps the bound only if all larger ones do."""
-    values: Sequence[float] = [20, 11, 20, 11, *[10] * (len(scaling.RATIOS) - 4)]
-    found = scaling.needed([{"ratio": r, "p99_s": v} for r, v in zip(scaling.RATIOS, values, strict=True)])
-    assert found is not None
+    found = scaling.needed([2.0, 1.1, 2.0, 1.1, *[1.0] * (len(scaling.RATIOS) - 4)])
     assert scaling.RATIOS[2] < found < scaling.RATIOS[3]
+
+
+def test_one_gpu_that_is_twice_as_fast_needs_twice_the_lambda() -> None:
+    def p99(ratio: float, seed: int) -> float:
+        return (10.0 + seed) * (1 + 0.1 / (ratio + 0.1))
+
+    rows = [
+        {"gpu": gpu, "sigma": sigma, "ratio": ratio, "seed": seed, "tokens_per_s": speed, "p99_s": p99(ratio, seed)}
+        for gpu, speed in zip(scaling.GPUS, (100.0, 200.0), strict=True)
+        for sigma in scaling.SIGMAS
+        for ratio in scaling.RATIOS
+        for seed in range(3)
+    ]
+    table = {(row["gpu"], row["sigma"]): row for row in scaling.needed_rows(rows)}
+    slow, fast = (table[gpu, scaling.SIGMAS[0]] for gpu in scaling.GPUS)
+    assert fast["needed_lam"] == pytest.approx(2 * slow["needed_lam"])
+    assert fast["vs_first_gpu"] == fast["vs_first_gpu_lo"] == fast["vs_first_gpu_hi"] == 1
+    assert slow["needed_over_speed"] == pytest.approx(0.4, rel=0.1)
 
 
 def test_saturation_is_the_papers_x(system: Deployment) -> None:
