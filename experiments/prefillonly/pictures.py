@@ -61,6 +61,8 @@ def curve_rows(grid: Grid, metric: str, scale: float = 1.0) -> Rows:
 
 def draw_latency(grid: Grid, folder: Path, stem: str, title: str, metric: str, workloads: Sequence[str]) -> list[Path]:
     """Write Figure 6 or 7: latency over the rate, a row of panels for each workload, a column for each set-up."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     rows = [r for r in curve_rows(grid, metric, 1e3) if r["workload"] in workloads]
     setups = list(dict.fromkeys(r["setup"] for r in rows))
     with new_figure(WIDE, 1.0 + 1.85 * len(workloads)) as figure:
@@ -70,6 +72,9 @@ def draw_latency(grid: Grid, folder: Path, stem: str, title: str, metric: str, w
                 own = [r for r in rows if (r["setup"], r["workload"]) == (setup, workload)]
                 _curves(axis, own)
                 axis.set_yscale("log")
+                axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axis.yaxis.set_major_formatter("{x:,g}")
+                axis.yaxis.set_minor_formatter(NullFormatter())
                 axis.set_xlim(left=0)
                 tops = [r["hi"] or r["mean"] for r in rows if r["workload"] == workload]
                 axis.set_ylim(min(r["mean"] for r in rows if r["workload"] == workload) / 2, 1.2 * max(tops))
@@ -126,19 +131,21 @@ def draw_figure9(grid: Grid, folder: Path, setup: str = "h100") -> list[Path]:
     rows: Rows = []
     with new_figure(WIDE, 1.0 + 1.9 * len(panels)) as figure:
         axes = figure.subplots(len(panels), len(shown), squeeze=False, sharex=True, sharey="row")
-        for line, (metric, label, scale) in zip(axes, panels, strict=True):
-            for axis, workload in zip(line, shown, strict=True):
+        for k, (metric, label, scale) in enumerate(panels):
+            for axis, workload in zip(axes[k], shown, strict=True):
                 own = [r for r in curve_rows(grid, metric, scale) if (r["setup"], r["workload"]) == (setup, workload)]
                 rows += own
                 _curves(axis, own)
                 axis.set_xlim(left=0)
                 axis.set_ylim(bottom=0)
-                if line is axes[0]:
+                if metric == "hit_rate":
+                    axis.set_ylim(0, 105)
+                else:
                     axis.set_title(TITLES[workload])
                     top = max(r["qps"] for r in own)
                     axis.plot([0, top], [0, top], color="0.6", linewidth=0.8, linestyle=":")
                     axis.set_ylim(0, 1.15 * max(r["hi"] or r["mean"] for r in rows if r["metric"] == metric))
-            line[0].set_ylabel(label)
+            axes[k][0].set_ylabel(label)
         for axis in axes[-1]:
             axis.set_xlabel("requests/s that arrive")
         _legend(figure, rows)
@@ -186,6 +193,7 @@ def draw_figure10(folder: Path) -> list[Path]:
         axis.invert_yaxis()
         axis.grid(False, axis="y")
         axis.set_xlim(0, 1.4 * max(r["ours"] for r in rows))
+        axis.locator_params(axis="x", nbins=4)
         axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.set_xlabel("maximum input length (tokens)")
         figure.suptitle("Figure 10: A100 40 GB, Qwen-32B FP8 [paper]")
