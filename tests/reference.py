@@ -115,14 +115,8 @@ class Loop:
             return
         if self.policy.admission is not None:
             n_waiting = len(self.front) + len(self.waiting)
-            load = LoadView(
-                self.now,
-                len(contexts),
-                sum(contexts),
-                max(contexts, default=0),
-                len(self.prefilling),
-                n_waiting,
-            )
+            tallest = max(contexts, default=0)
+            load = LoadView(self.now, len(contexts), sum(contexts), tallest, len(self.prefilling), n_waiting)
             decision = self.policy.admission.admit(r.view, load)
             if decision.verdict != "accept":
                 r.outcome = OUTCOMES.index(decision.verdict + "ed")

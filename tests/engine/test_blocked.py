@@ -48,3 +48,14 @@ def test_an_ordering_that_reads_the_cache(stretch: bool) -> None:
     assert started[5] == 416 + 113
     assert run.requests["cached_tokens"].tolist() == [0, 0, 0, 0, 0, 16]
     assert started[4] == run.requests["finished_ns"][3]
+
+
+def test_who_finishes_together_gives_blocks_back_in_batch_order() -> None:
+    """The shorter of the first two was admitted first, so its four blocks make room for the third, not the other's."""
+    requests = trace((0, 4, 2), (0, 3, 2), (1000, 5, 1), (2000, 5, 1))
+    segments = Segments(np.arange(5), np.array([1, 2, 3, 1]), requests.prompt_tokens)
+    requests = replace(requests, segments=segments)
+    cache = Memory(blocks=11, block_size=1).build(requests)
+    run = simulate(requests, parse_policy("srjf-static+token-budget:budget=64"), prefill_only(), cache=cache)
+    assert run.requests["finished_ns"][0] == run.requests["finished_ns"][1]
+    assert run.requests["cached_tokens"].tolist() == [0, 0, 0, 4]

@@ -22,14 +22,26 @@ SLOW_END = PipelineCost(
 """A first stage of a nanosecond per token, and a second one of a hundred per batch."""
 
 
+OFFLOAD = Memory(
+    regime="store",
+    blocks=0,
+    block_size=1,
+    suffix="offload",
+    cpu_blocks=9,
+    bytes_per_block=10,
+    pcie_bytes_per_s=10**9,
+)
+"""Everything cached is in CPU memory, ten nanoseconds per token away."""
+
+
 def one_token_blocks(n: int, prefix_cache: bool = False) -> Memory:
     return Memory(blocks=n + 1, block_size=1, prefix_cache=prefix_cache)
 
 
 def segmented() -> Trace:
-    """Three equal prompts of five tokens, the last two at once."""
-    same = Segments(np.arange(4), np.zeros(3, dtype=np.int64), np.full(3, 5))
-    return replace(trace((0, 5, 1), (1000, 5, 1), (1000, 5, 1)), segments=same)
+    """Four equal prompts of five tokens, the last three at once."""
+    same = Segments(np.arange(5), np.zeros(4, dtype=np.int64), np.full(4, 5))
+    return replace(trace((0, 5, 1), (1000, 5, 1), (1000, 5, 1), (1000, 5, 1)), segments=same)
 
 
 def test_who_comes_while_the_next_request_waits_for_memory_may_go_before_it() -> None:
@@ -54,22 +66,27 @@ def test_a_request_whose_batch_is_under_way_cannot_be_preempted() -> None:
 def test_stages_wait_for_blocks_from_cpu_memory_too() -> None:
     """The second batch waits 40 ns before its first stage; no stage works on two batches at once."""
     requests = segmented()
-    memory = Memory(
-        regime="store",
-        blocks=0,
-        block_size=1,
-        suffix="offload",
-        cpu_blocks=9,
-        bytes_per_block=10,
-        pcie_bytes_per_s=10**9,
-    )
-    run = simulate(requests, parse_policy("fcfs+full"), SLOW_END, cache=memory.build(requests))
+    run = simulate(requests, parse_policy("fcfs+full"), SLOW_END, cache=OFFLOAD.build(requests))
     steps = run.steps
-    assert run.requests["cached_tokens"].tolist() == [0, 4, 4]
-    # The second: 40 ns of transfer, 1 ns in the first stage, 100 ns in the second. The third is sent for meanwhile.
-    assert steps["start_ns"].tolist() == [0, 1000, 1041]
-    assert steps["duration_ns"].tolist() == [105, 141, 200]
-    assert steps["busy_ns"].tolist() == [52, 50, 50]
+    assert run.requests["cached_tokens"].tolist() == [0, 4, 4, 4]
+    # The second: 40 ns of transfer, 1 ns in the first stage, 100 ns in the second. Then the next one's are here.
+    assert steps["start_ns"].tolist() == [0, 1000, 1041, 1141]
+    assert steps["duration_ns"].tolist() == [105, 141, 200, 200]
+    assert steps["busy_ns"].tolist() == [52, 50, 50, 50]
+
+
+def test_blocks_of_the_next_request_come_while_another_runs() -> None:
+    """Without a pipeline: the first of three waits 40 ns for its four blocks, the others' are sent for in time."""
+    requests = segmented()
+    run = simulate(
+        requests,
+        parse_policy("fcfs+full"),
+        LinearCost(step=100, decode=0, per_decode=0, prefill=0, per_token=1),
+        cache=OFFLOAD.build(requests),
+    )
+    hundred = run.steps["duration_ns"] - run.steps["prefill_tokens"]
+    assert hundred.tolist() == [100, 140, 100, 100]
+    assert (run.steps["busy_ns"] == 100 + run.steps["prefill_tokens"]).all()
 
 
 def test_what_is_predicted_of_a_batch_is_its_work_not_its_way_through_the_stages() -> None:
