@@ -9,13 +9,34 @@ from typing import Any
 
 from costmodels.memory import CHUNK
 from experiments.prefillonly.grid import CREDIT, POST, cells_of, run_cells_of
-from experiments.prefillonly.systems import PREFILLONLY, SETUPS, WORKLOADS, Deployment, deploy, deployments
+from experiments.prefillonly.systems import (
+    PREFILLONLY,
+    SETUPS,
+    WORKLOADS,
+    Deployment,
+    deploy,
+    deployments,
+    memory_model,
+)
 from experiments.tables import Rows
 from sim.stats import t_interval
 
 
+def pipeline_by_chunks(setup: str, longest: int) -> Deployment:
+    """Return pipeline parallelism that splits prompts into chunks, which Table 2 says that the paper's did not."""
+    chosen = SETUPS[setup]
+    model = replace(memory_model(chosen, "pipeline"), mode="chunked")
+    whole = deploy(chosen, "pipeline", longest)
+    return replace(
+        whole,
+        policy=f"fcfs+token-budget:budget={CHUNK}",
+        cost=f"{whole.cost},chunk={CHUNK}",
+        memory=replace(whole.memory, blocks=model.kv_blocks_after_profile(longest)),
+    )
+
+
 def post_variants(setup: str) -> dict[str, Deployment]:
-    """Return the variants of one-GPU systems on a set-up that serve post recommendation, by what they are."""
+    """Return the variants of systems on a set-up that serve post recommendation, by what they are."""
     longest = WORKLOADS[POST]
     own = deployments(SETUPS[setup], longest)
     ours, chunked = own[PREFILLONLY], own["chunked"]
@@ -30,6 +51,8 @@ def post_variants(setup: str) -> dict[str, Deployment]:
         ),
         "chunked prefill": chunked,
         "chunked prefill, one prompt at a time": chunked.with_policy(f"fcfs+token-budget:budget={CHUNK},seqs=1"),
+        "pipeline parallel": own["pipeline"],
+        "pipeline parallel, by chunks": pipeline_by_chunks(setup, longest),
     }
 
 
@@ -43,6 +66,7 @@ def credit_variants(setup: str) -> dict[str, Deployment]:
     found = {
         "PrefillOnly": own[PREFILLONLY],
         "pipeline parallel": pipeline,
+        "pipeline parallel, by chunks": pipeline_by_chunks(setup, longest),
         "pipeline parallel, a pool for one prompt": replace(pipeline, memory=replace(pipeline.memory, blocks=one)),
     }
     if setup == "h100-nvlink":

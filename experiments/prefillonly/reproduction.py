@@ -62,7 +62,7 @@ WHY = {
     ("Figure 8", "pipeline"): ONE_AT_A_TIME,
     ("Figure 9", "prefillonly"): BATCHED,
     ("Figure 9", "pipeline"): "ours prefills whole prompts, as its memory in Table 2 does, so posts wait behind "
-    "profiles in bubbles; by chunks there would be fewer",
+    "profiles in bubbles; by chunks it comes close to PrefillOnly (variants.csv)",
     ("Figure 6(c)", "tensor"): "the paper does not say what its all-reduces reached over PCIe",
     ("Figure 6(e)", "tensor"): "all three readings of this panel lie above ours and two above the data sheets' peaks: "
     "the picture may have been misread",
