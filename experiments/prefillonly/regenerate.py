@@ -125,8 +125,8 @@ def _markdown(numbers: Rows, ratios: Rows, low: Rows, why: Rows, seeds: Sequence
         "throughput with the whole dataset at once. Curves, levels and intervals are defined in "
         "`experiments/prefillonly/sustained.py`; other levels are in `ratios.csv`. A system that cannot hold the "
         "prompts is not run. By kind of arrival, how many ratios lie where against the paper's range (unclear: the "
-        "interval overlaps one of its ends). Ratios over pipeline parallelism hang on whole prompts, which is how Table 2 "
-        "says that the paper's prefilled: by chunks it is much faster on post recommendation (variants below).",
+        "interval overlaps one of its ends). Ratios over pipeline parallelism hang on whole prompts, which is how "
+        "Table 2 says that the paper's prefilled: by chunks it is much faster on post recommendation (variants below):",
         "",
         *(
             f"- {title}: {counted([r for r in claims if r['workload'] == workload])}"
