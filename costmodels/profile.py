@@ -135,7 +135,7 @@ def read_profile(path: Path) -> Profile:
     """
     name = path.name
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(pa.BufferReader(path.read_bytes()))
     except (OSError, pa.ArrowException) as e:
         reason = getattr(e, "strerror", None) or "it is not a parquet file"
         raise ProfileError(f"profile {path} cannot be read: {reason}") from None
