@@ -78,10 +78,11 @@ def tune_lambda(
     """Find the λ of least mean latency whose P99 keeps a bound, and show the whole trade-off."""
     draft = o.collect(config, sets, name="tune-lambda", seeds=seeds, seed=seed, **o.given(locals()))
     from experiments import output
+    from experiments.bound import Bound
     from experiments.cells import json_bytes
     from experiments.folders import check_free
     from experiments.tradeoff import show_tradeoff, write_tradeoff
-    from experiments.tuning import Bound, new_folder, parse_lams, tune
+    from experiments.tuning import new_folder, parse_lams, tune
     from sim.store import atomic_write
 
     bound = Bound.parse(p99_bound)

@@ -159,7 +159,7 @@ def draw_scaling(folder: Path, seeds: Sequence[int], jobs: int | None = None) ->
             axis.set_xscale("log")
             axis.set_xlabel(label)
         axes[0].set_ylabel("P99 latency over FCFS's")
-        axes[0].set_ylim(0.8, 3.5)
+        axes[0].set_ylim(bottom=0.8)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4)
         n = len({row["seed"] for row in rows})

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.linear import LinearCost
+from experiments.bound import Bound
 from experiments.config import ConfigError
-from experiments.tuning import FCFS, Bound, best, curve_rows, default_grid, new_folder, parse_lams, speed_of
+from experiments.tuning import FCFS, best, curve_rows, default_grid, new_folder, parse_lams, speed_of
 from policies import parse_policy
 from sim.cluster import simulate_cluster
 from sim.memory import Memory
@@ -116,14 +117,13 @@ def test_lams() -> None:
             parse_lams(text)
 
 
-def sweep_rows(values: dict[float, list[tuple[float, float]]], finished: int = 9) -> list[dict[str, Any]]:
+def sweep_rows(values: dict[float, list[tuple[float, float]]], unfinished: int = 0) -> list[dict[str, Any]]:
     """Rows as a sweep makes them, from mean and P99 by λ and seed."""
     return [
         {
             "lam": lam,
             "seed": seed,
-            "arrived": 9,
-            "finished": finished,
+            "unfinished": unfinished,
             "jct_mean_ms": mean,
             "jct_p50_ms": mean,
             "jct_p99_ms": p99,
@@ -168,7 +168,7 @@ def test_a_relative_bound_is_paired_by_seed() -> None:
 
 
 def test_a_lambda_under_which_requests_do_not_finish_keeps_no_bound() -> None:
-    rows = sweep_rows({1.0: [(1, 1)]}, finished=8) + sweep_rows({FCFS: [(2, 2)]})
+    rows = sweep_rows({1.0: [(1, 1)]}, unfinished=1) + sweep_rows({FCFS: [(2, 2)]})
     chosen = best(curve_rows(rows, Bound.parse("1x"), 10.0))
     assert chosen is not None
     assert chosen["lam"] == FCFS
