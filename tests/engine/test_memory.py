@@ -13,7 +13,7 @@ from tests.engine.strategies import Run
 quietly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-@settings(quietly, max_examples=250)
+@settings(quietly, max_examples=200)
 @given(st.one_of(pool_runs(), crowded_runs()))
 def test_vllm_s_pool(run: Run) -> None:
     stepwise = run.simulate(stretch=False)
@@ -21,19 +21,19 @@ def test_vllm_s_pool(run: Run) -> None:
     assert_same_run(run.simulate(), stepwise)
 
 
-@settings(quietly, max_examples=150)
+@settings(quietly, max_examples=100)
 @given(store_runs())
 def test_prefillonly_s_store(run: Run) -> None:
     assert_same_run(run.simulate(), naive(run))
 
 
-@settings(quietly, max_examples=150)
+@settings(quietly, max_examples=100)
 @given(pool_runs(cost=pipelines, one_token=st.just(1.0)))
 def test_a_pipeline_with_vllm_s_pool(run: Run) -> None:
     assert_same_run(run.simulate(), naive(run))
 
 
-@settings(quietly, max_examples=150)
+@settings(quietly, max_examples=100)
 @given(store_runs(cost=pipelines))
 def test_a_pipeline_with_a_store(run: Run) -> None:
     assert_same_run(run.simulate(), naive(run))

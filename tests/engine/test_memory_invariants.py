@@ -19,7 +19,7 @@ from tests.engine.strategies import Run, ms
 from tests.engine.test_metamorphic import mapped
 from tests.tables import RunTables
 
-quietly = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+quietly = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run_with_cache(run: Run) -> tuple[RunTables, object]:
@@ -196,14 +196,14 @@ def test_scaling_all_times_scales_all_times(run: Run, cost: LinearCost, power: i
 
 
 def test_random_runs_preempt_often_enough() -> None:
-    """Else nothing above would be about preemptions."""
-    seen = []
+    """Else nothing above would be about preemptions: a third of the runs have one, and some request has several."""
+    most = []
 
     @settings(quietly, database=None, derandomize=True)
     @given(crowded_runs())
     def count(run: Run) -> None:
-        seen.append(len(run.simulate().preemptions["step"]))
+        most.append(int(run.simulate().requests["preemptions"].max()))
 
     count()
-    assert sum(n > 0 for n in seen) > 25, seen
-    assert max(seen) > 10
+    assert sum(n > 0 for n in most) > len(most) / 3, most
+    assert max(most) > 1, most
