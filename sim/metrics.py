@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.energy import EnergyModel, energy_summary
 from policies.units import FOREVER_NS, MS, NS
 from sim.objectives import Objectives
 from sim.records import (
@@ -38,7 +39,11 @@ FAR = FOREVER_NS
 
 
 def summarise(
-    requests: Columns, steps: Columns, objectives: Objectives, preemptions: Columns = NO_PREEMPTIONS
+    requests: Columns,
+    steps: Columns,
+    objectives: Objectives,
+    preemptions: Columns = NO_PREEMPTIONS,
+    energy: EnergyModel | None = None,
 ) -> Summary:
     """Return the metrics of a run; times in ms, rates per second, shares from 0 to 1.
 
@@ -65,6 +70,8 @@ def summarise(
     * ``late_gap_share``: share of the gaps over D, the request's own TPOT objective or else that of ``objectives``.
     * ``predicted_bias_ms`` and ``predicted_mape`` (a share): mean of prediction − duration, and of its size relative to
       the duration, over steps.
+    * With an energy model of a replica: ``energy_j``, ``power_mean_w``, ``energy_per_request_j`` and
+      ``energy_per_met_request_j``, see :func:`costmodels.energy.energy_summary`.
     """
     outcome = requests["outcome"]
     finished = outcome == FINISHED
@@ -99,6 +106,7 @@ def summarise(
         "aged_chunks": int(requests["aged_chunks"].sum()),
         **_gaps(requests, steps, objectives, preemptions),
         **_predictions(steps),
+        **_energy(steps, energy, duration, counts[FINISHED], n_met),
     }
 
 
@@ -285,6 +293,13 @@ def _steps(steps: Columns, first_arrival: int) -> Summary:
         summary["queue_max"] = int(waiting.max())
         summary["batch_mean"] = int(steps["n_decode"].sum() + steps["n_prefill"].sum()) / n
     return summary
+
+
+def _energy(steps: Columns, energy: EnergyModel | None, duration: int, finished: int, n_met: int) -> Summary:
+    if energy is None:
+        return {}
+    replicas = max(len(np.unique(steps["replica"])), 1)
+    return {**energy_summary(steps, energy, duration, finished, n_met, replicas)}
 
 
 def _end(steps: Columns) -> int:

@@ -20,8 +20,14 @@ from costmodels.energy import (
 )
 from costmodels.hardware import gpu_names, load_gpu, load_llm
 from costmodels.kernels import compose_profile, step_grid
+from costmodels.parallel import prefill_cost
 from costmodels.profile import FEATURES, Profile
 from costmodels.roofline import roofline
+from policies import parse_policy
+from sim.engine import simulate
+from sim.metrics import summarise
+from sim.objectives import Objectives
+from traces import Trace
 
 LLM, GPU = load_llm("llama-3.1-8b"), load_gpu("a100-80")
 
@@ -138,3 +144,20 @@ def test_nothing_is_null_and_not_zero() -> None:
         "energy_per_request_j": None,
         "energy_per_met_request_j": None,
     }
+
+
+def test_a_summary_has_energy_where_it_has_a_model() -> None:
+    trace = Trace(*(np.array(v, dtype=np.int64) for v in ([0, 10**8, 10**9], [200, 50, 3000], [5, 1, 20])))
+    run = simulate(trace, parse_policy("fcfs+full"), prefill_cost(LLM, GPU))
+    objectives = Objectives(ttft=100_000_000)
+    model = power_energy(LLM, GPU)
+    plain = summarise(run.requests, run.steps, objectives)
+    got = summarise(run.requests, run.steps, objectives, energy=model)
+    assert {k: v for k, v in got.items() if k in plain} == plain
+    assert set(got) - set(plain) == {"energy_j", "power_mean_w", "energy_per_request_j", "energy_per_met_request_j"}
+    assert got["arrived"] == 3
+    assert got["goodput"] is not None
+    assert got["energy_per_met_request_j"] is not None
+    assert got["power_mean_w"] is not None
+    assert got["goodput"] * got["energy_per_met_request_j"] == pytest.approx(got["power_mean_w"])
+    assert model.idle_w < got["power_mean_w"] < model.peak_w
