@@ -469,7 +469,6 @@ class Engine:
                 context += self._goals[i] + decoded - 1
                 gone.add(i)
                 self._goals[i] += decoded
-            self._computed[i] = 0
             self.log.preempt(i, step, decoded is not None)
             self.queue.push_front(view._replace(generated_tokens=self._goals[i] - self._prompts[i], cached_tokens=0))
         if gone:
