@@ -12,6 +12,10 @@ from costmodels.kernels import KernelSource, Steps
 from costmodels.parallel import prefill_cost
 from costmodels.prefill import PipelineCost, PrefillCost
 
+LAUNCHES_US = 20.0
+"""Assumed for each layer beside its work: five small kernels of 2 µs, and the 10 µs that NVIDIA's tables have for the
+smallest attention on A100, H100 and H200."""
+
 
 def estimated_name(gpu: Gpu) -> str:
     """Return the name under which a GPU's estimates appear."""
@@ -20,7 +24,10 @@ def estimated_name(gpu: Gpu) -> str:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Roofline(KernelSource):
-    """FLOPs, bytes and efficiencies of :class:`costmodels.prefill.PrefillCost`, without its host's time."""
+    """FLOPs, bytes and efficiencies of :class:`costmodels.prefill.PrefillCost`.
+
+    Without its host's time, and with what launching a layer's kernels takes at least.
+    """
 
     cost: PrefillCost
 
@@ -34,11 +41,12 @@ class Roofline(KernelSource):
             steps.prefill_pairs.tolist(),
             strict=True,
         )
-        return np.array([self.cost.step_ns(*row) for row in rows], dtype=np.float64)
+        work = np.array([self.cost.step_ns(*row) for row in rows], dtype=np.float64)
+        return np.asarray(work + 1000.0 * LAUNCHES_US * self.llm.layers)
 
 
 def roofline(llm: LlmShape, gpu: Gpu, tp: int = 1, link: str | None = None, host_ns: int = 0) -> Roofline:
-    """Return the estimate for ``llm`` on ``tp`` GPUs, see :func:`costmodels.parallel.prefill_cost`.
+    """Return the estimate for ``llm`` on ``tp`` GPUs, whose parameters are :func:`costmodels.parallel.prefill_cost`'s.
 
     Raises:
         CostModelError: if ``tp`` does not divide the heads, or there is no such link.
