@@ -5,7 +5,7 @@ from __future__ import annotations
 from experiments.prefillonly.bench import CREDIT, MODES, POST, Load, Point, arriving, at_once, saturation
 from experiments.prefillonly.panels import Panels
 from experiments.prefillonly.study import Seeds, Study
-from experiments.prefillonly.systems import SETUPS, WORKLOADS, deploy, deployments
+from experiments.prefillonly.systems import LAM, SETUPS, WORKLOADS, deploy, deployments
 
 SETUP = SETUPS["h100"]
 """Where the paper's Figure 9 was measured."""
@@ -23,6 +23,7 @@ SYSTEM_NAMES = {
     "pipeline": "PP=2",
     "tensor": "TP=2",
     "prefillonly": "PrefillOnly",
+    "calibrated": "chunked, calibrated SRJF",
 }
 
 
@@ -68,13 +69,16 @@ ORDERING = Study(
 
 
 def hit_rate_points(seeds: Seeds, jobs: int | None) -> list[Point]:
-    """Every system that fits, over the rate, in three arrival modes."""
+    """Every system that fits, and chunked prefill in PrefillOnly's order, over the rate, in three arrival modes."""
     longest = WORKLOADS[POST]
-    x = saturation(deploy(SETUP, "prefillonly", longest), at_once(), seeds, jobs)
+    systems = deployments(SETUP, longest)
+    chunking = systems["chunked"].policy.partition("+")[2]
+    systems["calibrated"] = systems["chunked"].with_policy(f"srjf-calibrated:lam={LAM}+{chunking}")
+    x = saturation(systems["prefillonly"], at_once(), seeds, jobs)
     points: list[Point] = []
     for mode in MODES:
         for multiple in (0.25, 1.0, 2.0, 4.0):
-            for name, system in deployments(SETUP, longest).items():
+            for name, system in systems.items():
                 at = {"arrivals": mode, "multiple": multiple, "system": name, "qps": multiple * x}
                 points.append((at, system, arriving(mode, multiple * x)))
     return points
@@ -98,5 +102,6 @@ HIT_RATES = Study(
     ),
     over="multiple",
     base=1.0,
-    compared=("throughput", "hit_rate", "utilisation"),
+    also=("system", "prefillonly"),
+    compared=("throughput", "hit_rate", "mean_s", "p99_s", "utilisation"),
 )

@@ -31,6 +31,8 @@ class Study:
     """The column whose values are compared, paired by seed."""
     base: str | float
     """The value that the others are compared with."""
+    also: tuple[str, str | float] | None = None
+    """A second such column and value."""
     compared: tuple[str, ...] = ("throughput", "hit_rate", "mean_s", "p99_s")
     beside: tuple[str, ...] = ()
     """Further columns of a point, for the tables."""
@@ -38,7 +40,7 @@ class Study:
     """Where it is run, for the title."""
 
     def run(self, folder: Path, seeds: Sequence[int], jobs: int | None = None) -> list[Path]:
-        """Run everything and write ``STEM.{png,pdf,csv}`` and the paired differences, ``STEM-paired.csv``.
+        """Run everything and write ``STEM.{png,pdf,csv}`` and the paired differences, ``STEM-paired*.csv``.
 
         Raises:
             OSError: if they cannot be written.
@@ -49,12 +51,18 @@ class Study:
 
     def write(self, folder: Path, rows: Rows) -> list[Path]:
         """Write picture and tables of rows per seed."""
-        paired = differences(rows, [name for name in self.by if name != self.over], self.over, self.base, self.compared)
-        path = folder / f"{self.stem}-paired.csv"
-        atomic_write(path, csv_bytes(paired))
+        files = [self._compare(folder, rows, self.over, self.base, f"{self.stem}-paired")]
+        if self.also is not None:
+            files.append(self._compare(folder, rows, *self.also, f"{self.stem}-paired-by-{self.also[0]}"))
         n = len({row["seed"] for row in rows})
         title = f"{self.title}\n{self.setup}{', ' if self.setup else ''}{n} seeds, 95 % intervals"
         return [
-            path,
+            *files,
             *draw_panels(aggregate(rows, [*self.by, *self.beside], METRICS), self.panels, title, folder, self.stem),
         ]
+
+    def _compare(self, folder: Path, rows: Rows, over: str, base: str | float, stem: str) -> Path:
+        shared = [name for name in self.by if name != over]
+        path = folder / f"{stem}.csv"
+        atomic_write(path, csv_bytes(differences(rows, shared, over, base, self.compared)))
+        return path
