@@ -154,6 +154,12 @@ CHUNKINGS = {
     "fixed": st.sampled_from(["fixed", "fixed:chunk=1", "fixed:chunk=7", "fixed:chunk=16"]),
     "token-budget": _part("token-budget", budget_params),
     "deadline-fill": _part("deadline-fill", deadline_params),
+    "guarded": _part(
+        "guarded",
+        st.builds(
+            lambda params, window: params | {"window": window}, deadline_params, st.sampled_from([None, 1, 3, 20])
+        ),
+    ),
 }
 """Every built-in chunking by name."""
 
