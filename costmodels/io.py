@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.base import CostModel, CostModelError
+from costmodels.boosted import BoostedCost, Tree
+from costmodels.calibrated import FEATURES, CalibratedCost, ResidualTable, WithResiduals
 from costmodels.linear import COEFFICIENTS, LinearCost
 from costmodels.margin import WithMargin
+from costmodels.nnls import PRICES, NnlsCost
 from costmodels.parallel import PREFIX, named_prefill_cost
 from costmodels.prefill import COEFFICIENTS as PREFILL_COEFFICIENTS
 from costmodels.prefill import PipelineCost, PrefillCost
+from costmodels.table import AXES, TableCost
 
 FORMAT_VERSION = 1
 
@@ -128,13 +132,7 @@ def _with_margin(data: dict[str, Any], source: str) -> WithMargin:
     constant = data["constant_ns"]
     if type(constant) is not int:
         raise CostModelError(f"{source}: constant_ns is {constant!r}; it must be a whole number of nanoseconds")
-    text = data["relative"]
-    try:
-        relative = Fraction(text) if isinstance(text, str) and FRACTION.fullmatch(text) else None
-    except ZeroDivisionError:
-        relative = None
-    if relative is None:
-        raise CostModelError(f'{source}: relative is {text!r}; it must be a fraction like "1/20"')
+    relative = _fraction(data["relative"], "relative")
     return WithMargin(cost_model_from_dict(data["model"], f"{source}: model"), constant, relative)
 
 
@@ -156,11 +154,86 @@ def _pipeline(data: dict[str, Any], source: str) -> PipelineCost:
     return PipelineCost(data.get("name", source), parts)
 
 
+def _nnls(data: dict[str, Any], source: str) -> NnlsCost:
+    _check_fields(data, source, [*PRICES, "tile", "knots", "slopes_fs"], ["name", "source"])
+    return NnlsCost(
+        name=data.get("name", source),
+        source=data.get("source", ""),
+        tile=data["tile"],
+        knots=_array(data, "knots"),
+        slopes_fs=_array(data, "slopes_fs"),
+        **{price: data[price] for price in PRICES},
+    )
+
+
+def _table(data: dict[str, Any], source: str) -> TableCost:
+    _check_fields(data, source, [*AXES, "cells_ns", "beyond_ns", "longest", "lookup"], ["name", "source"])
+    cells = _object(data, "cells_ns")
+    return TableCost(
+        name=data.get("name", source),
+        **{axis: _array(data, axis) for axis in AXES},
+        cells=tuple((quantile, _array(cells, quantile)) for quantile in cells),
+        beyond_ns=_array(data, "beyond_ns"),
+        longest=data["longest"],
+        lookup=data["lookup"],
+        source=data.get("source", ""),
+    )
+
+
+def _boosted(data: dict[str, Any], source: str) -> BoostedCost:
+    _check_fields(data, source, ["base", "trees"], ["name", "source"])
+    base = cost_model_from_dict(data["base"], f"{source}: base")
+    if not isinstance(base, NnlsCost):
+        raise CostModelError(f"{source}: base is of kind {base.to_dict()['kind']!r}; it must be nnls")
+    trees = []
+    for number, tree in enumerate(_array(data, "trees")):
+        where = f"{source}: tree {number}"
+        if not isinstance(tree, dict):
+            raise CostModelError(f"{where} is {_json_type(tree)}; it must be an object")
+        _check_fields(tree, where, list(Tree._fields), [])
+        trees.append(Tree(*(_array(tree, what) for what in Tree._fields)))
+    return BoostedCost(data.get("name", source), base, tuple(trees), data.get("source", ""))
+
+
+def _residuals(data: Any, source: str) -> ResidualTable:
+    if not isinstance(data, dict):
+        raise CostModelError(f"{source} is {_json_type(data)}; it must be an object")
+    _check_fields(data, source, ["batches", "chunks", "shares_ppm"], [])
+    rows = _array(data, "shares_ppm")
+    if not all(isinstance(row, list) for row in rows):
+        raise CostModelError(f"{source}: shares_ppm must be an array of arrays")
+    return ResidualTable(_array(data, "batches"), _array(data, "chunks"), tuple(map(tuple, rows)))
+
+
+def _with_residuals(data: dict[str, Any], source: str) -> WithResiduals:
+    _check_fields(data, source, ["model", "residuals"], [])
+    model = cost_model_from_dict(data["model"], f"{source}: model")
+    return WithResiduals(model, _residuals(data["residuals"], f"{source}: residuals"))
+
+
+def _calibrated(data: dict[str, Any], source: str) -> CalibratedCost:
+    _check_fields(data, source, ["model", "within", "residuals", "coverage"], [])
+    within, residuals, coverage = (_object(data, what) for what in ("within", "residuals", "coverage"))
+    if within:
+        _check_fields(within, f"{source}: within", list(FEATURES), [])
+    return CalibratedCost(
+        cost_model_from_dict(data["model"], f"{source}: model"),
+        tuple(within[feature] for feature in FEATURES) if within else (),
+        tuple((quantile, _residuals(table, f"{source}: residuals")) for quantile, table in residuals.items()),
+        tuple((covered, _fraction(share, f"coverage {covered}")) for covered, share in coverage.items()),
+    )
+
+
 READERS: dict[str, Callable[[dict[str, Any], str], CostModel]] = {
     "linear": _linear,
     "with-margin": _with_margin,
     "prefill": _prefill,
     "pipeline": _pipeline,
+    "nnls": _nnls,
+    "table": _table,
+    "boosted": _boosted,
+    "with-residuals": _with_residuals,
+    "calibrated": _calibrated,
 }
 
 KINDS = tuple(READERS)
@@ -176,6 +249,29 @@ def _check_fields(data: dict[str, Any], source: str, needed: list[str], optional
     for text in ("name", "source"):
         if not isinstance(data.get(text, ""), str):
             raise CostModelError(f"{source}: {text} is {_json_type(data[text])}; it must be a string")
+
+
+def _array(data: dict[str, Any], field: str) -> tuple[Any, ...]:
+    value = data[field]
+    if not isinstance(value, list):
+        raise CostModelError(f"{field} is {_json_type(value)}; it must be an array")
+    return tuple(value)
+
+
+def _object(data: dict[str, Any], field: str) -> dict[str, Any]:
+    value = data[field]
+    if not isinstance(value, dict):
+        raise CostModelError(f"{field} is {_json_type(value)}; it must be an object")
+    return value
+
+
+def _fraction(text: Any, field: str) -> Fraction:
+    try:
+        if isinstance(text, str) and FRACTION.fullmatch(text):
+            return Fraction(text)
+    except ZeroDivisionError:
+        pass
+    raise CostModelError(f'{field} is {text!r}; it must be a fraction like "1/20"')
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

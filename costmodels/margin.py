@@ -74,25 +74,29 @@ class WithMargin(CostModel):
 
 
 def parse_margin(text: str) -> tuple[str, Fraction]:
-    """Read ``"0.5"`` (ms), ``"5%"`` (of the prediction) or ``"p99"`` (the cost model's own quantile).
+    """Read ``"0.5"`` (ms), ``"5%"`` (of the prediction), ``"p99"`` or ``"c99"``.
+
+    The last two are the cost model's own: the quantile of its residuals, by batch and chunk, and the split-conformal
+    margin that covers so many per cent of the steps.
 
     Returns:
-        The kind (``constant``, ``relative`` or ``quantile``) and its value (ms, share, quantile).
+        The kind (``constant``, ``relative``, ``quantile`` or ``coverage``) and its value (ms, share, quantile, share).
 
     Raises:
-        CostModelError: if the text is none of the three.
+        CostModelError: if the text is none of the four.
     """
-    match = re.fullmatch(r"\s*(p?)([0-9]{1,15}(?:\.[0-9]{1,15})?)(%?)\s*", text)
+    match = re.fullmatch(r"\s*([pc]?)([0-9]{1,15}(?:\.[0-9]{1,15})?)(%?)\s*", text)
     if match is None or (match[1] and match[3]):
         raise CostModelError(
             f"margin {text!r} is not one of: milliseconds (0.5), a share of the prediction (5%), "
-            "a quantile of the cost model (p99)"
+            "a quantile of the cost model (p99), or its coverage (c99)"
         )
     value = Fraction(match[2])
     if match[1]:
         if not 0 < value < 100:
-            raise CostModelError(f"margin {text!r}: a quantile lies between p0 and p100")
-        return "quantile", value / 100
+            what = "quantile" if match[1] == "p" else "coverage"
+            raise CostModelError(f"margin {text!r}: a {what} lies between {match[1]}0 and {match[1]}100")
+        return ("quantile" if match[1] == "p" else "coverage"), value / 100
     return ("relative", value / 100) if match[3] else ("constant", value)
 
 
@@ -101,8 +105,23 @@ def with_margin(model: CostModel, margin: str) -> CostModel:
     kind, value = parse_margin(margin)
     if kind == "quantile":
         return model.at_quantile(float(value))
+    if kind == "coverage":
+        return _at_coverage(model, float(value))
     if not value:
         return model
     if kind == "relative":
         return WithMargin(model, relative=value)
     return WithMargin(model, constant_ns=-(-value.numerator * 1_000_000 // value.denominator))
+
+
+def _at_coverage(model: CostModel, coverage: float) -> CostModel:
+    if isinstance(model, WithMargin):
+        return replace(model, model=_at_coverage(model.model, coverage))
+    covering = getattr(model, "at_coverage", None)
+    if covering is None:
+        raise CostModelError(
+            f"cost model {model.name} has no calibrated coverage; give the margin in ms (margin=0.5) or as a share of "
+            "the prediction (margin=5%)"
+        )
+    covered: CostModel = covering(coverage)
+    return covered

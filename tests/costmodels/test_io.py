@@ -72,7 +72,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "string": ("linear", "a cost model is a JSON object, not a string"),
     "number": (3, "a cost model is a JSON object, not a number"),
     "null": (None, "a cost model is a JSON object, not null"),
-    "no kind": (without("kind"), "kind is missing (kinds: linear, with-margin, prefill, pipeline)"),
+    "no kind": (without("kind"), "kind is missing (kinds: linear, with-margin, prefill, pipeline, "),
     "unknown kind": (
         GOOD | {"kind": "liner"},
         "unknown kind 'liner'; did you mean linear? (kinds: linear, with-margin, ",
