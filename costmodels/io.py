@@ -27,6 +27,9 @@ FORMAT_VERSION = 1
 FRACTION = re.compile(r"-?[0-9]{1,60}([/.][0-9]{1,60})?")
 """A share; without exponents, for 1e99999999 takes minutes to write out."""
 
+NUMBERS = re.compile(r"\[\n\s*((?:-?\d+,\n\s*)*-?\d+)\n\s*\]")
+"""An array of whole numbers with a line for each; on one line it is shorter and as readable."""
+
 
 def shipped_models() -> list[str]:
     """Return the names of the models that come with the package."""
@@ -45,6 +48,21 @@ def load_cost_model(name: str) -> CostModel:
     """
     if name.startswith(PREFIX):
         return named_prefill_cost(name)
+    return cost_model_from_dict(_read(name), name)
+
+
+def load_card(name: str) -> dict[str, Any]:
+    """Return what a shipped model's or a file's card says of its fit and range; empty where there is none.
+
+    Raises:
+        CostModelError: as for :func:`load_cost_model`.
+    """
+    data = {} if name.startswith(PREFIX) else _read(name)
+    card = data.get("card", {}) if isinstance(data, dict) else {}
+    return card if isinstance(card, dict) else {}
+
+
+def _read(name: str) -> Any:
     if name in shipped_models():
         raw = (resources.files("costmodels") / "data" / f"{name}.json").read_bytes()
     elif name.endswith(".json") or "/" in name:
@@ -58,12 +76,11 @@ def load_cost_model(name: str) -> CostModel:
             f"or {PREFIX}llm=...,gpu=...; or the path of a .json file)"
         )
     try:
-        data = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique)
+        return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique)
     except CostModelError as e:
         raise CostModelError(f"{name}: {e}") from None
     except (ValueError, RecursionError) as e:
         raise CostModelError(f"cost model {name} is not JSON: {e}") from None
-    return cost_model_from_dict(data, name)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -75,7 +92,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def cost_model_from_dict(data: Any, source: str = "cost model") -> CostModel:
-    """Build the model that a ``to_dict`` described.
+    """Build the model that a ``to_dict`` described; a ``card`` beside it is for people, see :func:`load_card`.
 
     Raises:
         CostModelError: if a field is missing, unknown or not valid; ``source`` begins the message.
@@ -86,6 +103,10 @@ def cost_model_from_dict(data: Any, source: str = "cost model") -> CostModel:
     if type(version) is not int or version != FORMAT_VERSION:
         newer = "; it was written by a newer version" if type(version) is int and version > FORMAT_VERSION else ""
         raise CostModelError(f"{source}: format version {version!r} is not {FORMAT_VERSION}, the one read here{newer}")
+    card = data.get("card", {})
+    if not isinstance(card, dict):
+        raise CostModelError(f"{source}: card is {_json_type(card)}; it must be an object")
+    data = {field: value for field, value in data.items() if field != "card"}
     if "kind" not in data:
         raise CostModelError(f"{source}: kind is missing (kinds: {', '.join(KINDS)})")
     kind = data["kind"]
@@ -97,13 +118,15 @@ def cost_model_from_dict(data: Any, source: str = "cost model") -> CostModel:
         raise CostModelError(str(e) if str(e).startswith(f"{source}: ") else f"{source}: {e}") from None
 
 
-def save_cost_model(model: CostModel, path: Path) -> None:
-    """Write ``model`` as JSON, whole or not at all.
+def save_cost_model(model: CostModel, path: Path, card: dict[str, Any] | None = None) -> None:
+    """Write ``model`` as JSON, with its card if there is one, whole or not at all.
 
     Raises:
         OSError: if the file cannot be written.
     """
-    text = json.dumps({"version": FORMAT_VERSION, **model.to_dict()}, indent=2, allow_nan=False) + "\n"
+    document = {"version": FORMAT_VERSION, **model.to_dict(), **({} if card is None else {"card": card})}
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    text = NUMBERS.sub(lambda array: f"[{' '.join(array[1].split())}]", text)
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
