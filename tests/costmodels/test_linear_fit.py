@@ -1,0 +1,38 @@
+"""The paper's linear form, fitted."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels import LinearCost
+from costmodels.linear_fit import LinearEstimator
+from tests.costmodels.made_profiles import GRID
+
+prices = st.integers(0, 10**6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 10**6), prices, prices, prices, prices)
+def test_it_finds_the_model_that_made_the_profile(
+    step: int, decode: int, per_decode: int, prefill: int, per_token: int
+) -> None:
+    truth = LinearCost("truth", step, decode, per_decode, prefill, per_token)
+    ns = np.array([truth.step_ns(*map(int, step)) for step in GRID])
+    found = LinearEstimator().fit(GRID, ns).compile("truth")
+    again = np.array([found.step_ns(*map(int, step)) for step in GRID])
+    assert np.abs(again / ns - 1).max() < 1e-3
+
+
+def test_the_paper_s_model_comes_back_to_the_nanosecond() -> None:
+    """SLOWeave §4.1."""
+    truth = LinearCost()
+    ns = [truth.step_ns(*map(int, step)) for step in GRID]
+    assert LinearEstimator().fit(GRID, ns).coef_ == {
+        "step": 350_000,
+        "decode": 900_000,
+        "per_decode": 55_000,
+        "prefill": 400_000,
+        "per_token": 6_000,
+    }
