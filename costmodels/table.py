@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.base import CostModel, CostModelError
-from costmodels.nnls import prefill_context
 
 AXES = ("batches", "contexts", "chunks", "depths")
 
@@ -24,6 +23,9 @@ SHIFT = 20
 
 ONE = 1 << SHIFT
 
+LOW = 32
+MASK = (1 << LOW) - 1
+
 
 @dataclass(frozen=True)
 class TableCost(CostModel):
@@ -31,7 +33,7 @@ class TableCost(CostModel):
 
     The first three are the paper's key; a context counts for at least ``longest`` times the longest, for a few long
     sequences take as long as more of them. The fourth, ``depths``, is what the prefill had computed before
-    (:func:`costmodels.nnls.prefill_context`). ``lookup`` says what is read between knots: ``upper``, the safe one,
+    (see :func:`costmodels.nnls.prefill_context`). ``lookup`` says what is read between knots: ``upper``, the safe one,
     takes the next larger knot of each axis; ``interpolate`` is linear on the simplex of a cell that the step lies in,
     which keeps a rising table rising. Below the first knot it is the first; each unit beyond the last costs
     ``beyond_ns`` of its axis on top.
@@ -88,37 +90,67 @@ class TableCost(CostModel):
         prefill_tokens: int,
         prefill_pairs: int,
     ) -> int:
-        at = over = 0
+        # Unrolled by axis: a loop over the four takes twice as long.
+        first, second, third, fourth = self._plan
         if self.longest * decode_context_max > decode_context:
             decode_context = self.longest * decode_context_max
-        steps: list[tuple[int, int]] = []
+        at = over = 0
+        # How far below its knot each axis is, out of ONE, with the way to the neighbour in the low bits.
+        ways = []
         interpolate = self.lookup == "interpolate"
-        for (knots, last, price, stride), x in zip(
-            self._plan,
-            (n_decode, decode_context, prefill_tokens, prefill_context(prefill_tokens, prefill_pairs)),
-            strict=True,
-        ):
-            if x >= last:
-                over += price * (x - last)
-                at += (len(knots) - 1) * stride
-                continue
-            k = bisect_left(knots, x)
+        knots, last, price, stride = first
+        if n_decode < last:
+            k = bisect_left(knots, n_decode)
+            at = k * stride
+            high = knots[k]
+            if high != n_decode and k and interpolate:
+                ways.append((((high - n_decode) << SHIFT) // (high - knots[k - 1]) << LOW) + stride)
+        else:
+            at = (len(knots) - 1) * stride
+            over = price * (n_decode - last)
+        knots, last, price, stride = second
+        if decode_context < last:
+            k = bisect_left(knots, decode_context)
             at += k * stride
-            if interpolate and knots[k] != x and k:
+            high = knots[k]
+            if high != decode_context and k and interpolate:
+                ways.append((((high - decode_context) << SHIFT) // (high - knots[k - 1]) << LOW) + stride)
+        else:
+            at += (len(knots) - 1) * stride
+            over += price * (decode_context - last)
+        if prefill_tokens:
+            knots, last, price, stride = third
+            if prefill_tokens < last:
+                k = bisect_left(knots, prefill_tokens)
+                at += k * stride
                 high = knots[k]
-                # How far below knot k, out of ONE; rounded so that the time comes out no shorter.
-                steps.append((((high - x) << SHIFT) // (high - knots[k - 1]), stride))
+                if high != prefill_tokens and k and interpolate:
+                    ways.append((((high - prefill_tokens) << SHIFT) // (high - knots[k - 1]) << LOW) + stride)
+            else:
+                at += (len(knots) - 1) * stride
+                over += price * (prefill_tokens - last)
+            depth = (2 * prefill_pairs // prefill_tokens - prefill_tokens - 1) >> 1
+            knots, last, price, stride = fourth
+            if depth < last:
+                k = bisect_left(knots, depth)
+                at += k * stride
+                high = knots[k]
+                if high != depth and k and interpolate:
+                    ways.append((((high - depth) << SHIFT) // (high - knots[k - 1]) << LOW) + stride)
+            else:
+                at += (len(knots) - 1) * stride
+                over += price * (depth - last)
         cells = self.cells[0][1]
-        if not steps:
-            return cells[at] + over
-        if len(steps) > 1:
-            steps.sort(reverse=True)
-        t = here = cells[at]
-        t <<= SHIFT
-        for below, stride in steps:
-            at -= stride
+        here = cells[at]
+        if not ways:
+            return here + over
+        if len(ways) > 1:
+            ways.sort(reverse=True)
+        t = here << SHIFT
+        for way in ways:
+            at -= way & MASK
             there = cells[at]
-            t -= below * (here - there)
+            t -= (way >> LOW) * (here - there)
             here = there
         return over - (-t >> SHIFT)
 
