@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,14 @@ LOOKUPS = ("interpolate", "upper")
 
 MAX_NS = 10**12
 
-SHIFT = 20
-"""Places between two knots are counted in 2**-20, rounded up."""
+SHIFT = 12
+"""Places between two knots are counted in 2**-12, rounded up: so a time and a place fit a double exactly."""
 
 ONE = 1 << SHIFT
 
-LOW = 32
+LOW = 18
 MASK = (1 << LOW) - 1
+"""What a neighbour is away in ``cells`` fits these bits, as a table has fewer cells."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class TableCost(CostModel):
     """Where the times are from."""
     _plan: tuple[tuple[tuple[int, ...], int, int, int], ...] = field(init=False, repr=False, compare=False)
     """Each axis: its knots, the last, the price beyond it, and how far apart its neighbours lie in ``cells``."""
+    _exact: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    """The cells as doubles, in which all sums below 2**53 are exact, and faster than long integers."""
 
     def __post_init__(self) -> None:
         shape = tuple(len(_knots(self.name, axis, getattr(self, axis))) for axis in AXES)
@@ -80,6 +84,7 @@ class TableCost(CostModel):
             for axis, price, stride in zip(AXES, self.beyond_ns, strides, strict=True)
         )
         object.__setattr__(self, "_plan", plan)
+        object.__setattr__(self, "_exact", tuple(map(float, self.cells[0][1])))
 
     def step_ns(
         self,
@@ -140,19 +145,19 @@ class TableCost(CostModel):
             else:
                 at += (len(knots) - 1) * stride
                 over += price * (depth - last)
-        cells = self.cells[0][1]
-        here = cells[at]
         if not ways:
-            return here + over
+            return self.cells[0][1][at] + over
         if len(ways) > 1:
             ways.sort(reverse=True)
-        t = here << SHIFT
+        cells = self._exact
+        here = cells[at]
+        t = here * ONE
         for way in ways:
             at -= way & MASK
             there = cells[at]
             t -= (way >> LOW) * (here - there)
             here = there
-        return over - (-t >> SHIFT)
+        return ceil(t / ONE) + over
 
     def decode_run_ns(
         self, n_decode: int, decode_context: int, decode_context_max: int, steps: int
@@ -164,7 +169,7 @@ class TableCost(CostModel):
         return -(-self.fine_ns(features) >> SHIFT)
 
     def fine_ns(self, features: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return times in 2**-20 ns, shape (rows,), of rows of the four features that are the table's axes."""
+        """Return times in 2**-12 ns, shape (rows,), of rows of the four features that are the table's axes."""
         rows = len(features)
         at, over = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
         below = np.zeros((rows, len(AXES)), dtype=np.int64)
@@ -219,6 +224,8 @@ def _knots(name: str, axis: str, knots: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _check_cells(name: str, quantile: str, cells: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    if np.prod(shape) > MASK:
+        raise CostModelError(f"cost model {name}: a table has at most {MASK} cells, this one {int(np.prod(shape))}")
     if len(cells) != int(np.prod(shape)) or any(type(v) is not int or not 0 < v <= MAX_NS for v in cells):
         raise CostModelError(
             f"cost model {name}: the cells of {quantile} must be {' x '.join(map(str, shape))} whole numbers of "
