@@ -144,7 +144,7 @@ def compare(sweep: SweepResult) -> Comparison:
     policies = {label: estimates([row for row in rows if row["policy"] == label], metrics) for label in labels}
     measured = {label: e["goodput"].per_seed for label, e in policies.items() if e["goodput"].mean is not None}
     groups = ranking(measured) if len(seeds) > 1 and len(measured) > 1 else None
-    warnings = [*sweep.experiment.notes, *_trace_warnings(cells), *_same(cells), *_drifts(sweep)]
+    warnings = [*sweep.experiment.notes, *_trace_warnings(cells), *_same(cells), *run_warnings(sweep)]
     return Comparison(
         cells[0].source.label,
         _replicas(cells),
@@ -172,6 +172,20 @@ def metrics_of(cells: Sequence[Cell]) -> list[str]:
     return metrics
 
 
+def run_warnings(sweep: SweepResult) -> list[str]:
+    """Return one sentence per kind of warning: how many runs of which policies have it, and the first one's words."""
+    kinds: dict[str, tuple[str, Counter[str]]] = {}
+    for cell in sweep.experiment.cells:
+        for warning in sweep.results[cell.key].warnings:
+            kind = "".join(c for c in warning if not c.isdigit())
+            kinds.setdefault(kind, (warning, Counter()))[1][cell.label] += 1
+    total = len(sweep.experiment.cells)
+    return [
+        f"{counts.total()} of {total} runs ({', '.join(f'{label}: {n}' for label, n in counts.items())}): {first}"
+        for first, counts in kinds.values()
+    ]
+
+
 def _replicas(cells: Sequence[Cell]) -> str:
     texts = list(dict.fromkeys(cell.replicas for cell in cells))
     # Where blocks follow from the longest prompt, they differ by seed.
@@ -192,20 +206,6 @@ def _same(cells: Iterable[Cell]) -> list[str]:
         if cell.label not in names:
             names.append(cell.label)
     return [f"{' and '.join(names)} are the same policy" for names in labels.values() if len(names) > 1]
-
-
-def _drifts(sweep: SweepResult) -> list[str]:
-    """Return one sentence per kind of warning: how many runs of which policies have it, and the first one's words."""
-    kinds: dict[str, tuple[str, Counter[str]]] = {}
-    for cell in sweep.experiment.cells:
-        for warning in sweep.results[cell.key].warnings:
-            kind = "".join(c for c in warning if not c.isdigit())
-            kinds.setdefault(kind, (warning, Counter()))[1][cell.label] += 1
-    total = len(sweep.experiment.cells)
-    return [
-        f"{counts.total()} of {total} runs ({', '.join(f'{label}: {n}' for label, n in counts.items())}): {first}"
-        for first, counts in kinds.values()
-    ]
 
 
 def objective_ms(objectives: str) -> dict[str, float]:

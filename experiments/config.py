@@ -102,7 +102,7 @@ class HardwareConfig(_Table):
     """Pipeline stages."""
     link: Annotated[str, _one_of(LINKS)] | None = None
     """Between the GPUs; NVLink by default where the GPU has it."""
-    chunk: Count = CHUNK
+    chunk: Annotated[Count, Field(le=10**9 - 1)] = CHUNK
     """Tokens that chunked and hybrid prefilling put through the linear layers at once."""
 
     @property
@@ -123,7 +123,7 @@ class MemoryConfig(_Table):
     """
 
     blocks: Annotated[int, Field(ge=0, le=2**40, strict=True)] | None = None
-    block_size: Annotated[Count, Field(le=2**30)] = 16
+    block_size: Annotated[Count, Field(le=2**16)] = 16
     prefix_cache: Annotated[bool, Field(strict=True)] | None = None
     """By default where the number of blocks is known."""
     regime: Annotated[Regime, _one_of(get_args(Regime))] | None = None
@@ -131,12 +131,12 @@ class MemoryConfig(_Table):
     suffix: Annotated[Suffix, _one_of(get_args(Suffix))] = "keep"
     max_input: Annotated[Count, Field(le=2**40)] | None = None
     """Longest prompt in tokens; longer ones are rejected. The profile run sets working memory aside for so many."""
-    cpu_gib: Positive | None = None
+    cpu_gib: Annotated[Positive, Field(le=2**30)] | None = None
     """CPU memory for ``suffix = "offload"``."""
-    bytes_per_block: Count | None = None
+    bytes_per_block: Annotated[Count, Field(le=2**50)] | None = None
     """KV bytes of a block that travel between CPU and GPU."""
-    pcie_gb_per_s: Positive | None = None
-    pcie_latency_us: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] | None = None
+    pcie_gb_per_s: Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False, strict=True)] | None = None
+    pcie_latency_us: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)] | None = None
 
 
 class ClusterConfig(_Table):

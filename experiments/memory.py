@@ -60,7 +60,7 @@ def memory_of(config: Config, model: MemoryModel | None, longest_prompt: int) ->
     cached = blocks is not None if given.prefix_cache is None else given.prefix_cache
     if blocks is None and not cached and longest is None and regime == "pool" and given.suffix == "keep":
         return None
-    cpu = _offloading(given, model) if given.suffix == "offload" else {}
+    cpu = _offloading(given, model) if given.suffix == "offload" and regime == "store" else {}
     try:
         return Memory(
             blocks=blocks,
@@ -107,8 +107,11 @@ def _offloading(given: MemoryConfig, model: MemoryModel | None) -> dict[str, int
     bytes_per_s = model.gpu.pcie_bytes_per_s if rate is None and model is not None else round((rate or 0) * 1e9)
     latency_ns = model.gpu.pcie_latency_ns if latency is None and model is not None else round((latency or 0) * 1e3)
     assert per_block is not None
+    cpu_blocks = int(given.cpu_gib * GIB) // per_block
+    if not cpu_blocks:
+        raise ConfigError(f"memory: cpu_gib is {given.cpu_gib:g}, but a block takes {per_block / GIB:.3g} GiB")
     return {
-        "cpu_blocks": int(given.cpu_gib * GIB) // per_block,
+        "cpu_blocks": cpu_blocks,
         "bytes_per_block": per_block,
         "pcie_bytes_per_s": bytes_per_s,
         "pcie_latency_ns": latency_ns,

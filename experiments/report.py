@@ -51,7 +51,7 @@ def show_comparison(comparison: Comparison) -> None:
         for label, measured in comparison.policies.items()
     ]
     n = len(comparison.seeds)
-    say(f"{comparison.trace}, {_count(n, 'seed')}, {objectives_line(comparison.objectives)}")
+    say(f"{comparison.trace}, {counted(n, 'seed')}, {objectives_line(comparison.objectives)}")
     say(*filter(None, [comparison.replicas]))
     table(["policy", *(COLUMNS[m] for m in metrics)], rows)
     say(
@@ -81,7 +81,7 @@ def objectives_line(objectives: str) -> str:
 
 def _ranking(comparison: Comparison) -> str:
     if comparison.groups is None:
-        return "No ranking by goodput: it takes two policies and two seeds."
+        return "No ranking by goodput: it takes two seeds, and two policies under which requests finish."
     places = [group[0] if len(group) == 1 else f"tied: {', '.join(group)}" for group in comparison.groups]
     if len(places) == 1:
         return (
@@ -100,7 +100,8 @@ def _with_interval(metric: str, estimate: Estimate) -> str:
     return mean if half is None else f"{mean} ±{number(scale * half)}"
 
 
-def _count(n: int, what: str) -> str:
+def counted(n: int, what: str) -> str:
+    """Return a number with what it counts, in the singular or plural."""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.output import number, say, table
 from experiments.plotting import BLUE, GREEN, ORANGE, RED, WIDE, new_figure, save_figure
+from experiments.report import counted
 from experiments.tables import Rows
 from experiments.tuning import Tuned
 
@@ -64,7 +65,7 @@ def show_tradeoff(tuned: Tuned) -> None:
     seeds = sorted({c.seed for c in tuned.experiment.cells})
     many = len(seeds) > 1
     say(
-        f"{cell.source.label}, {len(seeds)} seeds, {cell.label}; P99 latency at most {_bound(tuned)}; "
+        f"{cell.source.label}, {counted(len(seeds), 'seed')}, {cell.label}; P99 latency at most {_bound(tuned)}; "
         f"the engine prefills {tuned.speed:,.0f} tokens/s"
     )
     table(
@@ -75,10 +76,10 @@ def show_tradeoff(tuned: Tuned) -> None:
         say("±: half-width of the 95 % t-interval over seeds; differences from λ=inf (FCFS) are paired by seed.")
     say(_verdict(tuned))
     for row in tuned.check:
-        mean, p99, excess = row["jct_mean_ms"], row["jct_p99_ms"], row["excess_ms"]
+        mean, p99 = row["jct_mean_ms"], row["jct_p99_ms"]
         say(
-            f"On {len(mean['per_seed'])} other seeds λ={_lam(row['lam'])} has mean {_with_half(mean)} s and P99 "
-            f"{_with_half(p99)} s, {abs(excess) / MS_PER_S:.3g} s {'above' if excess > 0 else 'below'} the bound."
+            f"On {counted(len(mean['per_seed']), 'other seed')} λ={_lam(row['lam'])} has mean {_with_half(mean)} s and "
+            f"P99 {_with_half(p99)} s, {_against_bound(row['excess_ms'])}."
         )
 
 
@@ -106,6 +107,14 @@ def _lam(value: float) -> str:
     return "inf" if math.isinf(value) else f"{value:g}"
 
 
+def _against_bound(excess_ms: float | None) -> str:
+    if excess_ms is None:
+        return "not measured against the bound"
+    if not excess_ms:
+        return "which is the bound"
+    return f"{abs(excess_ms) / MS_PER_S:.3g} s {'above' if excess_ms > 0 else 'below'} the bound"
+
+
 def _bound(tuned: Tuned) -> str:
     bound = tuned.bound
     return f"{bound.times_fcfs:g} times FCFS's" if bound.ms is None else f"{bound.ms / MS_PER_S:g} s"
@@ -114,7 +123,11 @@ def _bound(tuned: Tuned) -> str:
 def _verdict(tuned: Tuned) -> str:
     if tuned.chosen is None:
         nearest = tuned.nearest
-        over = "not measured" if nearest["excess_ms"] is None else f"{nearest['excess_ms'] / MS_PER_S:.3g} s above it"
+        if nearest["excess_ms"] is None:
+            return "No λ keeps the bound: under none was a P99 measured on any seed."
+        over = f"{nearest['excess_ms'] / MS_PER_S:.3g} s above it"
+        if nearest["excess_ms"] <= 0:
+            over = f"under which {counted(nearest['unfinished'], 'request')} did not finish"
         return f"No λ keeps the bound; the nearest is λ={_lam(nearest['lam'])}, {over}."
     others = [_lam(lam) for lam in tuned.tied if lam != tuned.chosen["lam"]]
     tied = f"; no paired interval tells its mean from that of λ={', '.join(others)}" if others else ""
@@ -137,7 +150,9 @@ def write_tradeoff(tuned: Tuned, folder: Path, stem: str = "tradeoff") -> list[P
         _plane(right, rows, tuned)
         cell = tuned.experiment.cells[0]
         n = len({c.seed for c in tuned.experiment.cells})
-        figure.suptitle(f"{cell.source.label}: {cell.label} over λ, {n} seeds, 95 % intervals")
+        figure.suptitle(
+            f"{cell.source.label}: {cell.label} over λ, {counted(n, 'seed')}" + ", 95 % intervals" * (n > 1)
+        )
         return save_figure(figure, folder, stem, rows)
 
 

@@ -18,7 +18,7 @@ from costmodels.base import CostModel
 from costmodels.jct import ns_per_token
 from experiments.axes import Experiment, plan
 from experiments.bound import Bound
-from experiments.compare import Estimate
+from experiments.compare import Estimate, run_warnings
 from experiments.config import ConfigError, Draft
 from experiments.folders import RUNS, latest
 from experiments.sweep import run_sweep
@@ -66,6 +66,8 @@ class Tuned:
     tied: list[float]
     check: Rows
     """On other seeds: the rows of λ chosen and of inf; empty where nothing was chosen, or no seed differs."""
+    warnings: list[str]
+    """What a reader of the curve should know, like how many requests were turned away."""
     failures: list[str]
 
     @property
@@ -91,6 +93,7 @@ class Tuned:
             "requests": cell.requests,
             "seeds": sorted({c.seed for c in self.experiment.cells}),
             "cost_model": cell.cost.to_dict(),
+            "warnings": self.warnings,
             "failures": self.failures,
             "definitions": DEFINITIONS,
         }
@@ -181,7 +184,8 @@ def tune(
             values = more
     tied = [] if chosen is None else _tied(curve, chosen)
     check = _check_rows(draft, chosen, experiment, bound, speed, out, resume, jobs, progress)
-    return Tuned(experiment, bound, speed, curve, chosen, tied, check, sweep.failure_lines)
+    warnings = [*experiment.notes, *run_warnings(sweep)]
+    return Tuned(experiment, bound, speed, curve, chosen, tied, check, warnings, sweep.failure_lines)
 
 
 def _with_grid(draft: Draft, values: Sequence[float]) -> Draft:

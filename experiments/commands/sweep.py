@@ -46,6 +46,7 @@ def sweep(
     draft = o.collect(file, sets, name=_name(file), seeds=seeds, seed=seed, **o.given(locals()))
     from experiments import output
     from experiments.axes import plan
+    from experiments.compare import run_warnings
     from experiments.folders import check_free
     from experiments.report import aggregated, show_sweep
     from experiments.sweep import INDEX, run_sweep
@@ -63,6 +64,7 @@ def sweep(
         return
     result = run_sweep(experiment, out=out, resume=resume, jobs=jobs, progress=not json and sys.stderr.isatty())
     failures = result.failure_lines
+    warnings = run_warnings(result)
     if json:
         output.emit(
             {
@@ -73,6 +75,7 @@ def sweep(
                 "reused": result.reused,
                 "failures": failures,
                 "notes": experiment.notes,
+                "warnings": warnings,
                 "points": aggregated(result),
                 "files": [str(result.out / name) for name in ("summary.parquet", "summary.csv", INDEX)],
             }
@@ -80,7 +83,7 @@ def sweep(
     else:
         show_sweep(result)
         output.say(f"{len(experiment.cells)} runs, {result.reused} of them from before", f"results: {result.out}")
-        output.warn(experiment.notes)
+        output.warn([*experiment.notes, *warnings])
     output.fail_with(failures, len(experiment.cells))
 
 

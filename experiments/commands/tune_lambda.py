@@ -102,6 +102,7 @@ def tune_lambda(
     else:
         show_tradeoff(tuned)
         output.say(f"picture: {folder / 'tradeoff.png'}", f"results: {folder}")
+        output.warn(tuned.warnings)
     output.fail_with(tuned.failures, len(tuned.experiment.cells))
     if tuned.chosen is None:
         raise typer.Exit(NO_LAMBDA)

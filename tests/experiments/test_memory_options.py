@@ -159,6 +159,10 @@ def test_offloading_in_a_users_units() -> None:
     assert (derived.pcie_bytes_per_s, derived.pcie_latency_ns) == (gpu.pcie_bytes_per_s, gpu.pcie_latency_ns)
     with pytest.raises(ConfigError, match=r"suffix=offload needs memory\.cpu_gib"):
         memory(**{**by_hand, "memory.cpu_gib": None})
+    with pytest.raises(ConfigError, match=r"cpu_gib is 0\.001, but a block takes 0\.00293 GiB"):
+        memory(**{**by_hand, "memory.cpu_gib": 0.001})
+    with pytest.raises(ConfigError, match="suffix=offload is for regime=store"):
+        memory(**{"memory.suffix": "offload", "memory.blocks": 30})
 
 
 def test_without_memory_nothing_changes() -> None:
@@ -328,6 +332,9 @@ def test_a_sweep_takes_the_options_too(cli: Cli, tmp_path: Path) -> None:
     assert large > 0
     (tmp_path / "plain.toml").write_text('policies = ["fcfs+full"]\nseeds = 1\n[trace]\nworkload = "chat"\nlimit = 9\n')
     assert "hit_rate" not in cli("sweep", "plain.toml", "--json").json["points"][0]
+    refused = cli("sweep", "plain.toml", "--max-input", "1")
+    assert refused.code == 0
+    assert "1 of 1 runs (fcfs+full: 1): 9 of 9 requests were rejected; the first: a prompt of" in refused.err
 
 
 def test_blocks_may_differ_by_seed_only_where_the_longest_prompt_does() -> None:

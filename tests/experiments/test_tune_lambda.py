@@ -238,6 +238,14 @@ def test_table_and_picture(cli: Cli) -> None:
     assert len((Path("runs/tune-lambda") / "tradeoff.csv").read_text().splitlines()) == 5
 
 
+def test_requests_that_were_turned_away_are_reported(cli: Cli, no_tradeoff: None) -> None:
+    command = ["tune-lambda", "--workload", "post-recommendation", "--limit", "6", "--max-input", "9", "--lams", "5"]
+    done = cli(*command, "--rounds", "0", "--seeds", "1", "--jobs", "1")
+    assert done.code == 1
+    assert "No λ keeps the bound: under none was a P99 measured" in done.out
+    assert "3 of 3 runs (prefillonly: 3): 6 of 6 requests were rejected" in done.err
+
+
 def test_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number in ("", "-2", "-3"):
