@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodels.base import CostModel
+from costmodels.energy import EnergyModel, power_energy
+from costmodels.hardware import load_gpu, load_llm
 from costmodels.io import load_cost_model
 from costmodels.memory import MemoryModel
 from experiments.config import ClusterConfig, Config, ConfigError, TraceConfig
@@ -179,6 +181,8 @@ class Cell:
     memory: Memory | None
     """KV memory of each replica; ``None`` is unlimited and never hits."""
     cluster: ClusterConfig
+    energy: EnergyModel | None
+    """What each replica's steps draw; ``None`` where the hardware is not named."""
     plugins: tuple[Plugin, ...]
     point: tuple[tuple[str, Any], ...]
     """The axes of the sweep and this cell's values."""
@@ -228,6 +232,7 @@ class Cell:
                 "memory": self.memory and self.memory.to_dict(),
                 "replicas": self.cluster.replicas,
                 "router": self.cluster.router if self.cluster.replicas > 1 else None,
+                "energy": self.energy and dataclasses.asdict(self.energy),
                 "plugins": [p.sha256 for p in self.plugins],
                 "keep": self.keep,
             }
@@ -320,6 +325,18 @@ def limits_of(config: Config) -> Limits:
     return Limits(engine.max_num_seqs, engine.max_model_len, horizon)
 
 
+def energy_of(config: Config) -> EnergyModel | None:
+    """Return what a replica draws on ``[hardware]``, ``None`` unless it names both model and GPU.
+
+    Raises:
+        CostModelError: if one of them, or the GPU's power, is not known.
+    """
+    hardware = config.hardware
+    if hardware.gpu is None or hardware.llm is None:
+        return None
+    return power_energy(load_llm(hardware.llm), load_gpu(hardware.gpu), hardware.tp * hardware.pp)
+
+
 @dataclass(frozen=True)
 class Setting:
     """What all cells at one point of a sweep share."""
@@ -330,6 +347,7 @@ class Setting:
     cost: CostModel
     predictor: CostModel | None
     memory_model: MemoryModel | None
+    energy: EnergyModel | None
     plugins: tuple[Plugin, ...]
 
     @classmethod
@@ -348,6 +366,7 @@ class Setting:
             load_cost_model(config.cost_model),
             None if believed is None else load_cost_model(believed),
             memory_model,
+            energy_of(config),
             plugins,
         )
 
@@ -370,6 +389,7 @@ class Setting:
             limits_of(self.config),
             memory_of(self.config, self.memory_model, facts.longest_prompt),
             self.config.cluster,
+            self.energy,
             self.plugins,
             tuple(point.items()),
             self.config.keep,

@@ -164,7 +164,7 @@ def simulate_cell(cell: Cell) -> tuple[Trace, Tables, CellResult]:
     trace, policy = prepare(cell)
     with plugin_errors(cell):
         tables = _tables(trace, policy, cell)
-    summary = summarise(tables.requests, tables.steps, cell.objectives, tables.preemptions)
+    summary = summarise(tables.requests, tables.steps, cell.objectives, tables.preemptions, cell.energy)
     warnings = tuple(filter(None, (_refusals(cell, tables), warmup_warning(tables.requests))))
     return trace, tables, CellResult(cell.key, summary, warnings)
 
