@@ -50,7 +50,14 @@ def _default(field: Any) -> Any:
 
 
 def _parameter_docs(part: type[Part]) -> dict[str, str]:
-    """Return the strings that follow the fields in the class body, by field; none where there is no source."""
+    """Return the strings that follow the fields in the class body and its bases', by field; none without source."""
+    docs: dict[str, str] = {}
+    for base in reversed(part.__mro__):
+        docs |= _own_docs(base)
+    return docs
+
+
+def _own_docs(part: type) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(part)))
     except (OSError, TypeError, SyntaxError):

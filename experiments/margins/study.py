@@ -124,9 +124,9 @@ def run(truth: Truth, believed: CostModel, policy: str, seed: int, load: tuple[s
         "late_steps": float(np.mean(late[filled])),
         "late_gaps": float((n * late).sum() / n.sum()),
         "late_requests": float(np.mean(tables.requests["tpot_p99_ns"][several] > D_MS * 10**6)),
-        "goodput": float(summary["goodput"]),
-        "slo": float(summary["slo_attainment"]),
-        "ttft_p99_ms": float(summary["ttft_p99_ms"]),
+        "goodput": summary["goodput"] or 0.0,
+        "slo": summary["slo_attainment"] or 0.0,
+        "ttft_p99_ms": summary["ttft_p99_ms"] or 0.0,
     }
 
 
@@ -189,22 +189,21 @@ def draw(margins: Rows, quantiles: Rows, folder: Path) -> list[Path]:
     files = []
     names = list(dict.fromkeys(str(r["truth"]) for r in margins))
     with new_figure(WIDE, 4.6) as figure:
-        axes = figure.subplots(2, 3, sharex=True)
+        axes = figure.subplots(2, 3, sharex=True, sharey=True)
         for axis, name in zip(axes.flat, names, strict=True):
-            own = [r for r in margins if r["truth"] == name]
-            for row in own:
-                kind = str(row["margin"])
-                colour = GREEN if kind.startswith("guard") else BLUE if kind[0] in "pc" else ORANGE
-                axis.plot(100 * row["late_requests"], row["goodput"], "o", color=colour, markersize=4)
-                if kind in ("none", "conformal 99.9 %", "guard, 1000 steps"):
-                    axis.annotate(kind, (100 * row["late_requests"], row["goodput"]), fontsize=6)
+            own = [r for r in margins if r["truth"] == name][::-1]
+            kinds = [str(row["margin"]) for row in own]
+            late = [100 * row["late_requests"] for row in own]
+            axis.barh(kinds, late, color=[_colour(kind) for kind in kinds])
+            for at, row in enumerate(own):
+                axis.text(103, at, f"{row['goodput']:.0f}", fontsize=6, va="center")
             axis.set_title(name, fontsize=8)
-            axis.set_xscale("symlog", linthresh=1)
+            axis.set_xlim(0, 100)
+            axis.grid(False, axis="y")
+            axis.tick_params(labelsize=6)
         for axis in axes[1]:
-            axis.set_xlabel("late requests (%)")
-        for axis in axes[:, 0]:
-            axis.set_ylabel("goodput (req/s)")
-        figure.suptitle(f"Margins: late requests and goodput, {D_MS} ms; orange fixed, blue calibrated, green guarded")
+            axis.set_xlabel("late requests (%)", fontsize=7)
+        figure.suptitle(f"Requests with a P99 gap above {D_MS} ms; beside the bars, goodput in requests/s", fontsize=9)
         files += save_figure(figure, folder, "margins", margins)
     with new_figure(WIDE / 2, 2.6) as figure:
         axis = figure.subplots()
@@ -219,9 +218,15 @@ def draw(margins: Rows, quantiles: Rows, folder: Path) -> list[Path]:
         axis.set_yscale("symlog", linthresh=0.1)
         axis.set_xlabel("steps beyond the margin's quantile (%)")
         axis.set_ylabel("%")
-        axis.legend(fontsize=7)
+        axis.set_ylim(0, 100)
+        axis.legend(fontsize=6)
         files += save_figure(figure, folder, "quantiles", quantiles)
     return files
+
+
+def _colour(margin: str) -> str:
+    """Return one colour each for fixed, calibrated and guarded margins."""
+    return GREEN if margin.startswith("guard") else BLUE if margin[0] in "pc" else ORANGE
 
 
 def main(folder: str) -> None:

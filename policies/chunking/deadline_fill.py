@@ -33,7 +33,7 @@ class DeadlineFill(Chunking):
     cap: Annotated[int, Ge(1)] = 4096
     """C_max: most prefill tokens per step."""
     margin: str = "0"
-    """δ(n, c) on the predicted step: ms (0.5), a share (5%), or a quantile of the cost model (p99)."""
+    """δ(n, c) on the predicted step: ms (0.5), a share (5%), a quantile of the cost model (p99), its coverage (c99)."""
     margins: str = ""
     """δ_i by tenant, ms taken off D_i: interactive:2|batch:0.5."""
     age: Annotated[float, Gt(0)] | None = None

@@ -12,6 +12,9 @@ from costmodels.base import CostModel
 from experiments.margins.study import MARGINS, predictor, run, truths
 from experiments.margins.truth import DriftingCost, TrueCost
 
+TRUTHS = truths()
+EXACT = predictor(TRUTHS["as predicted"])
+
 NOISY = TrueCost(LinearCost(), sigma=0.05, overruns=0.01)
 
 
@@ -44,12 +47,11 @@ def test_drift_sets_in_after_so_many_steps() -> None:
 
 @pytest.mark.parametrize("margin", MARGINS)
 def test_where_predictions_hold_no_margin_makes_anybody_late(margin: str) -> None:
-    truth = truths()["as predicted"]
-    assert run(truth, predictor(truth), MARGINS[margin], 0)["late_gaps"] == 0
+    assert run(TRUTHS["as predicted"], EXACT, MARGINS[margin], 0)["late_gaps"] == 0
 
 
 def test_a_guard_sees_drift_that_a_profile_could_not() -> None:
-    truth = truths()["10 % longer after an update"]
+    truth = TRUTHS["10 % longer after an update"]
     believed = predictor(truth)
     calibrated = run(truth, believed, MARGINS["conformal 99 %"], 0)
     guarded = run(truth, believed, MARGINS["guard, 1000 steps"], 0)
