@@ -58,8 +58,11 @@ class TableCost(CostModel):
     lookup: str = "interpolate"
     source: str = ""
     """Where the times are from."""
-    _plan: tuple[tuple[tuple[int, ...], int, int, int], ...] = field(init=False, repr=False, compare=False)
-    """Each axis: its knots, the last, the price beyond it, and how far apart its neighbours lie in ``cells``."""
+    _plan: tuple[tuple[tuple[int, ...], tuple[int, ...], int, int, int], ...] = field(
+        init=False, repr=False, compare=False
+    )
+    """Each axis: its knots, how wide it is interpolated below each (0: not), the last, the price beyond it, and how far
+    apart its neighbours lie in ``cells``."""
     _exact: tuple[float, ...] = field(init=False, repr=False, compare=False)
     """The cells as doubles, in which all sums below 2**53 are exact, and faster than long integers."""
 
@@ -80,7 +83,7 @@ class TableCost(CostModel):
             _check_cells(self.name, quantile, cells, shape)
         strides = [int(np.prod(shape[k + 1 :])) for k in range(len(shape))]
         plan = tuple(
-            (getattr(self, axis), getattr(self, axis)[-1], price, stride)
+            (getattr(self, axis), _spans(getattr(self, axis), self.lookup), getattr(self, axis)[-1], price, stride)
             for axis, price, stride in zip(AXES, self.beyond_ns, strides, strict=True)
         )
         object.__setattr__(self, "_plan", plan)
@@ -101,58 +104,55 @@ class TableCost(CostModel):
             decode_context = self.longest * decode_context_max
         at = over = 0
         # How far below its knot each axis is, out of ONE, with the way to the neighbour in the low bits.
-        ways = []
-        interpolate = self.lookup == "interpolate"
-        knots, last, price, stride = first
+        p = q = r = s = 0
+        knots, spans, last, price, stride = first
         if n_decode < last:
             k = bisect_left(knots, n_decode)
             at = k * stride
             high = knots[k]
-            if high != n_decode and k and interpolate:
-                ways.append((((high - n_decode) << SHIFT) // (high - knots[k - 1]) << LOW) + stride)
+            if high != n_decode and spans[k]:
+                p = (((high - n_decode) << SHIFT) // spans[k] << LOW) + stride
         else:
             at = (len(knots) - 1) * stride
             over = price * (n_decode - last)
-        knots, last, price, stride = second
+        knots, spans, last, price, stride = second
         if decode_context < last:
             k = bisect_left(knots, decode_context)
             at += k * stride
             high = knots[k]
-            if high != decode_context and k and interpolate:
-                ways.append((((high - decode_context) << SHIFT) // (high - knots[k - 1]) << LOW) + stride)
+            if high != decode_context and spans[k]:
+                q = (((high - decode_context) << SHIFT) // spans[k] << LOW) + stride
         else:
             at += (len(knots) - 1) * stride
             over += price * (decode_context - last)
         if prefill_tokens:
-            knots, last, price, stride = third
+            knots, spans, last, price, stride = third
             if prefill_tokens < last:
                 k = bisect_left(knots, prefill_tokens)
                 at += k * stride
                 high = knots[k]
-                if high != prefill_tokens and k and interpolate:
-                    ways.append((((high - prefill_tokens) << SHIFT) // (high - knots[k - 1]) << LOW) + stride)
+                if high != prefill_tokens and spans[k]:
+                    r = (((high - prefill_tokens) << SHIFT) // spans[k] << LOW) + stride
             else:
                 at += (len(knots) - 1) * stride
                 over += price * (prefill_tokens - last)
             depth = (2 * prefill_pairs // prefill_tokens - prefill_tokens - 1) >> 1
-            knots, last, price, stride = fourth
+            knots, spans, last, price, stride = fourth
             if depth < last:
                 k = bisect_left(knots, depth)
                 at += k * stride
                 high = knots[k]
-                if high != depth and k and interpolate:
-                    ways.append((((high - depth) << SHIFT) // (high - knots[k - 1]) << LOW) + stride)
+                if high != depth and spans[k]:
+                    s = (((high - depth) << SHIFT) // spans[k] << LOW) + stride
             else:
                 at += (len(knots) - 1) * stride
                 over += price * (depth - last)
-        if not ways:
-            return self.cells[0][1][at] + over
-        if len(ways) > 1:
-            ways.sort(reverse=True)
         cells = self._exact
         here = cells[at]
         t = here * ONE
-        for way in ways:
+        for way in sorted((p, q, r, s), reverse=True):
+            if not way:
+                break
             at -= way & MASK
             there = cells[at]
             t -= (way >> LOW) * (here - there)
@@ -173,8 +173,8 @@ class TableCost(CostModel):
         rows = len(features)
         at, over = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
         below = np.zeros((rows, len(AXES)), dtype=np.int64)
-        strides = np.array([stride for _, _, _, stride in self._plan])
-        for axis, (knots, last, price, stride) in enumerate(self._plan):
+        strides = np.array([stride for *_, stride in self._plan])
+        for axis, (knots, _, last, price, stride) in enumerate(self._plan):
             edges, x = np.array(knots), features[:, axis]
             over += price * np.maximum(x - last, 0)
             k = np.minimum(np.searchsorted(edges, x), len(edges) - 1)
@@ -214,6 +214,10 @@ class TableCost(CostModel):
             "lookup": self.lookup,
             "source": self.source,
         }
+
+
+def _spans(knots: tuple[int, ...], lookup: str) -> tuple[int, ...]:
+    return (0, *(b - a if lookup == "interpolate" else 0 for a, b in pairwise(knots)))
 
 
 def _knots(name: str, axis: str, knots: tuple[int, ...]) -> tuple[int, ...]:
