@@ -21,8 +21,9 @@ class CostModel(ABC):
     tokens that the decoding requests hold in the KV cache before the step; ``prefill_pairs`` is the number
     of query-key pairs of prefill attention, the sum of ``c * context + c * (c + 1) / 2`` over the chunks.
 
-    Only :meth:`step_ns` must be written. It must not fall when a feature grows, else the chunk that
-    :meth:`max_chunk` finds by bisection need not be the largest safe one (SLOWeave §3.3, Proposition 1).
+    Only :meth:`step_ns` must be written. It must not fall when a feature grows, prefill tokens together with the pairs
+    that they make, else the chunk that :meth:`max_chunk` finds by bisection need not be the largest safe one (SLOWeave
+    §3.3, Proposition 1).
     """
 
     name: str = "cost-model"
