@@ -15,6 +15,7 @@ def add(app: typer.Typer) -> None:
     group = typer.Typer(help="Regenerate a paper's tables and figures.", no_args_is_help=True)
     group.callback()(_group)
     group.command("sloweave")(sloweave)
+    group.command("sloweave-gpu")(sloweave_gpu)
     group.command("prefillonly")(prefillonly)
     group.command("prefillonly-more")(prefillonly_more)
     app.add_typer(group, name="figures")
@@ -76,6 +77,51 @@ def sloweave(
         f"{agree} of {len(made.reproduction)} numbers of the paper lie in the 95 % interval of a mean of 5 seeds that "
         f"vary like ours, {agree - strictly} of them only with half a printed digit granted; shown: goodputs, their "
         "ratios, and what differs",
+        f"tables and figures: {folder}",
+    )
+
+
+def sloweave_gpu(
+    seeds: o.Seeds = None, seed: o.Seed = None, jobs: o.Jobs = None, out: o.Out = None, json: o.Json = False
+) -> None:
+    """SLOWeave's Table 2 and Figure 3 on models of the paper's GPUs, and whether the order of policies holds."""
+    from experiments import output
+    from experiments.folders import claim
+    from experiments.sloweave.gpu import regenerate_gpu
+    from experiments.sloweave.gpu_blocks import load_experiment
+    from experiments.sloweave.gpu_order import HOLDS
+
+    chosen = _seeds(seeds, seed, load_experiment().seeds)
+    folder = claim(out, "figures-sloweave-gpu", lambda _: None, may_resume=False)
+    made = regenerate_gpu(folder, chosen, jobs)
+    if json:
+        document = {"out": str(folder), "seeds": len(chosen), "table2": made.table2, "orders": made.orders}
+        output.emit({**document, "files": [str(path) for path in made.files]})
+        return
+    metrics = {"goodput": "goodput", "slo_percent": "SLO (%)", "joules_per_valid": "J / valid"}
+    output.table(
+        ["TPOT objective", "block", "policy", *(f"{name}\nours [paper]" for name in metrics.values())],
+        [
+            [
+                f"{row['tpot_objective_ms']:.0f} ms",
+                row["block"],
+                row["label"],
+                *(f"{output.number(row[m])} [{output.number(row[f'{m}_paper'])}]" for m in metrics),
+            ]
+            for row in made.table2
+        ],
+        left=3,
+    )
+    claims = [row for row in made.orders if row["in_paper"]]
+    holds = sum(row["verdict"] == HOLDS for row in claims)
+    output.say(
+        f"{holds} of {len(claims)} comparisons of the paper's order hold, by paired 95 % intervals",
+        *(
+            f"- {row['block']}, {row['target']}, {row['metric']}: {row['better']} over {row['worse']} is "
+            f"{row['verdict']}: {row['why']}"
+            for row in made.orders
+            if row["verdict"] != HOLDS
+        ),
         f"tables and figures: {folder}",
     )
 
