@@ -9,20 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.cells import Cell, Plugin, Setting, load_plugins
-from experiments.config import EXCLUSIVE, Config, ConfigError, Draft, dotted_keys, suggest
+from experiments.config import EXCLUSIVE, SHORT, Config, ConfigError, Draft, dotted_keys, suggest
 from policies.base import PolicyError
 from policies.registry import KINDS
 from policies.spec import PolicySpec
 from policies.units import ns_from_ms
 from sim.objectives import ObjectiveError
-
-SHORT = {
-    "rate": "trace.rate",
-    "rate_scale": "trace.rate_scale",
-    "workload": "trace.workload",
-    "lam": "policy.lam",
-}
-"""Axes that stand for a dotted key of the configuration, or for a parameter of policies."""
 
 PER_CELL = ("policies", "seeds")
 """Axes that every experiment has."""

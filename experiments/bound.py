@@ -25,7 +25,7 @@ class Bound:
         Raises:
             ConfigError: if it reads otherwise, or is not positive.
         """
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|ms|x)", text)
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(s|ms|x)", text)
         value = float(found[1]) if found else 0.0
         if found is None or not 0 < value < math.inf:
             raise ConfigError(

@@ -176,6 +176,14 @@ EXCLUSIVE |= {b: a for a, b in EXCLUSIVE.items()}
 
 SYNONYMS = {"trace.n": "trace.limit"}
 
+SHORT = {
+    "rate": "trace.rate",
+    "rate_scale": "trace.rate_scale",
+    "workload": "trace.workload",
+    "lam": "policy.lam",
+}
+"""Axes that stand for a dotted key of the configuration, or for a parameter of policies."""
+
 PLAIN = {
     "tuple_type": "it should be a list",
     "model_type": "it should be a table",
@@ -221,6 +229,10 @@ class Draft:
                 where = "" if origin.startswith("--") else f"{origin}: "
                 raise ConfigError(f"{where}{names[0]} and {names[1]} exclude each other; give one of them")
             del self._values[other]
+        for axis in (key, *(short for short, long in SHORT.items() if long == key)):
+            # A later layer's single value takes the place of an earlier layer's axis.
+            if f"sweep.{axis}" in self._values and self._origins[f"sweep.{axis}"][1] != layer:
+                del self._values[f"sweep.{axis}"]
         self._values[key] = value
         self._origins[key] = (origin, layer)
 

@@ -105,7 +105,11 @@ class Tables(Protocol):
 
     @property
     def chunks(self) -> Columns:
-        """Columns ``step``, ``request`` (index) and ``tokens``: what was prefilled, in batch order."""
+        """Columns ``step``, ``request`` (index) and ``tokens``: what was prefilled, in batch order.
+
+        The one token that a preempted request lacks when it finds all others cached is here too, though its step counts
+        it as a decode.
+        """
 
     @property
     def preemptions(self) -> Columns:

@@ -35,10 +35,13 @@ def sloweave(
 ) -> None:
     """SLOWeave's Tables 3 and 4 and Figures 2, 4 and 5, and the paper's numbers beside ours."""
     from experiments import output
+    from experiments.folders import check_free
     from experiments.sloweave.regenerate import SEEDS, regenerate
 
     chosen = _seeds(seeds, seed, len(SEEDS))
     folder = out or Path("runs/figures-sloweave")
+    if not resume:
+        check_free(folder)
     progress = not json and sys.stderr.isatty()
     made = regenerate(folder, seeds=chosen, resume=resume, jobs=jobs, progress=progress)
     agree = sum(row["verdict"] == "agrees" for row in made.reproduction)
@@ -136,6 +139,7 @@ def prefillonly(
 ) -> None:
     """PrefillOnly's Table 2 and Figures 4 to 11, its "1.4 to 4.0 times the QPS", and its numbers beside ours."""
     from experiments import output
+    from experiments.folders import check_free
     from experiments.prefillonly.grid import TITLES
     from experiments.prefillonly.pictures import NAMES, ratio_text
     from experiments.prefillonly.regenerate import SEEDS, regenerate
@@ -143,6 +147,8 @@ def prefillonly(
 
     chosen = _seeds(seeds, seed, len(SEEDS))
     folder = out or Path("runs/figures-prefillonly")
+    if not resume:
+        check_free(folder)
     progress = not json and sys.stderr.isatty()
     made = regenerate(folder, seeds=chosen, resume=resume, jobs=jobs, progress=progress)
     agree = sum(row["verdict"] == "agrees" for row in made.numbers)
@@ -190,9 +196,9 @@ def _seeds(seeds: int | None, first: int | None, default: int) -> range:
     Raises:
         ConfigError: if there are too few for an interval.
     """
-    from experiments.config import ConfigError
+    from experiments.config import MOST_SEEDS, ConfigError
 
     n = default if seeds is None else seeds
-    if n < 2:
-        raise ConfigError(f"--seeds is {n}, but intervals need at least 2 seeds")
+    if not 2 <= n <= MOST_SEEDS:
+        raise ConfigError(f"--seeds is {n}, but intervals need at least 2 seeds and at most {MOST_SEEDS} make sense")
     return range(first or 0, (first or 0) + n)

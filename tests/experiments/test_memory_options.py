@@ -332,6 +332,8 @@ def test_a_sweep_takes_the_options_too(cli: Cli, tmp_path: Path) -> None:
     assert large > 0
     (tmp_path / "plain.toml").write_text('policies = ["fcfs+full"]\nseeds = 1\n[trace]\nworkload = "chat"\nlimit = 9\n')
     assert "hit_rate" not in cli("sweep", "plain.toml", "--json").json["points"][0]
+    one = cli("sweep", "grid.toml", "--kv-blocks", "3000", "--json").json
+    assert (one["runs"], one["axes"]) == (1, {})
     refused = cli("sweep", "plain.toml", "--max-input", "1")
     assert refused.code == 0
     assert "1 of 1 runs (fcfs+full: 1): 9 of 9 requests were rejected; the first: a prompt of" in refused.err

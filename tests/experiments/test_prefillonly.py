@@ -252,3 +252,19 @@ def test_without_enough_seeds_there_are_no_intervals(cli: Cli, paper: str) -> No
     done = cli("figures", paper, "--seeds", "1")
     assert done.code == 2
     assert "--seeds is 1, but intervals need at least 2 seeds" in done.err
+
+
+@pytest.mark.parametrize("which", ["sloweave", "prefillonly"])
+def test_a_folder_with_something_in_it_is_refused_before_anything_is_run(cli: Cli, tmp_path: Path, which: str) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "thesis.txt").touch()
+    done = cli("figures", which, "--out", "used")
+    assert done.code == 2
+    assert "--out used exists and is not empty; give another folder" in done.err
+    assert [path.name for path in (tmp_path / "used").iterdir()] == ["thesis.txt"]
+
+
+def test_seeds_without_end_are_refused(cli: Cli) -> None:
+    done = cli("figures", "prefillonly", "--seeds", "100001")
+    assert done.code == 2
+    assert "--seeds is 100001" in done.err
