@@ -218,7 +218,7 @@ def score(
         worst_decile=float(size[-max(len(size) // 10, 1) :].mean()),
         worst=float(size[-1]),
         bias=float(error.mean()),
-        falls=count_falls(model, within),
+        falls=count_falls(model, within, PAIRS),
         falls_several=count_falls(model, within, PAIRS // 5, several=True),
         problems=tuple(check_cost_model(model)),
         repaired=repaired,
