@@ -33,6 +33,7 @@ def regenerate_gpu(
         OSError: if something cannot be written.
     """
     runs = run_gpu(experiment or load_experiment(), seeds, jobs)
+    folder.mkdir(parents=True, exist_ok=True)
     rows, orders = table2_rows(runs), order_rows(runs)
     texts = {
         "sloweave-gpu.md": write_markdown(runs).encode(),
