@@ -331,6 +331,16 @@ def test_an_artefact_says_what_it_is(name: str) -> None:
     assert count_falls(model.model, model.within, 500) == 0
 
 
+def test_the_documented_errors_are_those_of_the_cards() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "costmodels.md").read_text()
+    for name in SETTINGS:
+        fit = load_card(name)["fit"]
+        errors = fit["held_out"][fit["picked"]]
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
+        cells = [cell.strip() for cell in row.split("|")]
+        assert cells[4:7] == [fit["picked"], f"{100 * errors['mae']:.1f} %", f"{100 * errors['worst_decile']:.1f} %"]
+
+
 def test_steps_of_an_artefact_fit_its_memory() -> None:
     most = kv_tokens(load_llm("llama-3.1-8b"), 1, 24)
     steps = artefact_steps(most)
