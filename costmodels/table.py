@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,11 @@ LOOKUPS = ("interpolate", "upper")
 MAX_NS = 10**12
 
 SHIFT = 12
-"""Places between two knots are counted in 2**-12, rounded up: so a time and a place fit a double exactly."""
+"""Places between two knots are counted in 2**-12, rounded up."""
 
 ONE = 1 << SHIFT
 
-LOW = 18
-MASK = (1 << LOW) - 1
-"""What a neighbour is away in ``cells`` fits these bits, as a table has fewer cells."""
+MOST_CELLS = (1 << 18) - 1
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,10 @@ class TableCost(CostModel):
     )
     """Each axis: its knots, how wide it is interpolated below each (0: not), the last, the price beyond it, and how far
     apart its neighbours lie in ``cells``."""
-    _exact: tuple[float, ...] = field(init=False, repr=False, compare=False)
-    """The cells as doubles, in which all sums below 2**53 are exact, and faster than long integers."""
+    _fast: tuple[Any, ...] = field(init=False, repr=False, compare=False)
+    """What :meth:`step_ns` reads, in its order: short axes looked up value by value, long ones by bisection."""
+    _strides: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """How far apart neighbours lie in ``cells``, by axis counted from 1."""
 
     def __post_init__(self) -> None:
         shape = tuple(len(_knots(self.name, axis, getattr(self, axis))) for axis in AXES)
@@ -87,7 +86,10 @@ class TableCost(CostModel):
             for axis, price, stride in zip(AXES, self.beyond_ns, strides, strict=True)
         )
         object.__setattr__(self, "_plan", plan)
-        object.__setattr__(self, "_exact", tuple(map(float, self.cells[0][1])))
+        batches, contexts, chunks, depths = plan
+        fast = (*_dense(1, *batches), *_sparse(*contexts), *_dense(3, *chunks), *_sparse(*depths))
+        object.__setattr__(self, "_fast", fast)
+        object.__setattr__(self, "_strides", (0, *strides))
 
     def step_ns(
         self,
@@ -99,65 +101,68 @@ class TableCost(CostModel):
         prefill_pairs: int,
     ) -> int:
         # Unrolled by axis: a loop over the four takes twice as long.
-        first, second, third, fourth = self._plan
+        (
+            batches, last_batch, batch_end, batch_price,
+            contexts, context_spans, last_context, context_end, context_price, context_stride,
+            chunks, last_chunk, chunk_end, chunk_price,
+            depths, depth_spans, last_depth, depth_end, depth_price, depth_stride,
+        ) = self._fast  # fmt: skip
         if self.longest * decode_context_max > decode_context:
             decode_context = self.longest * decode_context_max
-        at = over = 0
-        # How far below its knot each axis is, out of ONE, with the way to the neighbour in the low bits.
-        p = q = r = s = 0
-        knots, spans, last, price, stride = first
-        if n_decode < last:
-            k = bisect_left(knots, n_decode)
-            at = k * stride
-            high = knots[k]
-            if high != n_decode and spans[k]:
-                p = (((high - n_decode) << SHIFT) // spans[k] << LOW) + stride
+        over: int = 0
+        # Eight times how far below its knot each axis is, out of ONE, plus the axis, counted from 1: small numbers,
+        # which sort by distance.
+        q = r = s = 0
+        if n_decode < last_batch:
+            at, p = batches[n_decode]
         else:
-            at = (len(knots) - 1) * stride
-            over = price * (n_decode - last)
-        knots, spans, last, price, stride = second
-        if decode_context < last:
-            k = bisect_left(knots, decode_context)
-            at += k * stride
-            high = knots[k]
-            if high != decode_context and spans[k]:
-                q = (((high - decode_context) << SHIFT) // spans[k] << LOW) + stride
+            at, p = batch_end, 0
+            over = batch_price * (n_decode - last_batch)
+        if decode_context < last_context:
+            k = bisect_left(contexts, decode_context)
+            at += k * context_stride
+            high = contexts[k]
+            if high != decode_context and context_spans[k]:
+                q = ((high - decode_context) << SHIFT) // context_spans[k] * 8 + 2
         else:
-            at += (len(knots) - 1) * stride
-            over += price * (decode_context - last)
+            at += context_end
+            over += context_price * (decode_context - last_context)
         if prefill_tokens:
-            knots, spans, last, price, stride = third
-            if prefill_tokens < last:
-                k = bisect_left(knots, prefill_tokens)
-                at += k * stride
-                high = knots[k]
-                if high != prefill_tokens and spans[k]:
-                    r = (((high - prefill_tokens) << SHIFT) // spans[k] << LOW) + stride
+            if prefill_tokens < last_chunk:
+                k, r = chunks[prefill_tokens]
+                at += k
             else:
-                at += (len(knots) - 1) * stride
-                over += price * (prefill_tokens - last)
+                at += chunk_end
+                over += chunk_price * (prefill_tokens - last_chunk)
             depth = (2 * prefill_pairs // prefill_tokens - prefill_tokens - 1) >> 1
-            knots, spans, last, price, stride = fourth
-            if depth < last:
-                k = bisect_left(knots, depth)
-                at += k * stride
-                high = knots[k]
-                if high != depth and spans[k]:
-                    s = (((high - depth) << SHIFT) // spans[k] << LOW) + stride
+            if depth < last_depth:
+                k = bisect_left(depths, depth)
+                at += k * depth_stride
+                high = depths[k]
+                if high != depth and depth_spans[k]:
+                    s = ((high - depth) << SHIFT) // depth_spans[k] * 8 + 4
             else:
-                at += (len(knots) - 1) * stride
-                over += price * (depth - last)
-        cells = self._exact
-        here = cells[at]
-        t = here * ONE
-        for way in sorted((p, q, r, s), reverse=True):
-            if not way:
-                break
-            at -= way & MASK
-            there = cells[at]
-            t -= (way >> LOW) * (here - there)
-            here = there
-        return ceil(t / ONE) + over
+                at += depth_end
+                over += depth_price * (depth - last_depth)
+        # From the corner above all to the one below all, along the axis that is farthest below its knot first.
+        cells = self.cells[0][1]
+        fourth, third, second, first = sorted((p, q, r, s))
+        strides = self._strides
+        corner = cells[at]
+        at -= strides[first & 7]
+        one = cells[at]
+        at -= strides[second & 7]
+        two = cells[at]
+        at -= strides[third & 7]
+        three = cells[at]
+        t = (
+            (corner << SHIFT)
+            - (first >> 3) * (corner - one)
+            - (second >> 3) * (one - two)
+            - (third >> 3) * (two - three)
+            - (fourth >> 3) * (three - cells[at - strides[fourth & 7]])
+        )
+        return -(-t >> SHIFT) + over
 
     def decode_run_ns(
         self, n_decode: int, decode_context: int, decode_context_max: int, steps: int
@@ -216,6 +221,36 @@ class TableCost(CostModel):
         }
 
 
+Axis = tuple[int, ...]
+
+
+def _dense(axis: int, knots: Axis, spans: Axis, last: int, price: int, stride: int) -> tuple[Any, ...]:
+    """Return, for each value below the last knot, where it lies in the cells and how far below its knot."""
+    if last > MOST_PLACES:
+        return _Places(axis, knots, spans, stride), last, (len(knots) - 1) * stride, price
+    places = _Places(axis, knots, spans, stride)
+    return tuple(places[value] for value in range(last)), last, (len(knots) - 1) * stride, price
+
+
+MOST_PLACES = 1 << 16
+"""Longer axes are not laid out value by value."""
+
+
+class _Places:
+    def __init__(self, axis: int, knots: Axis, spans: Axis, stride: int) -> None:
+        self._axis = axis
+        self._knots, self._spans, self._stride = knots, spans, stride
+
+    def __getitem__(self, value: int) -> tuple[int, int]:
+        k = bisect_left(self._knots, value)
+        below, span = (self._knots[k] - value) << SHIFT, self._spans[k]
+        return k * self._stride, below // span * 8 + self._axis if below and span else 0
+
+
+def _sparse(knots: Axis, spans: Axis, last: int, price: int, stride: int) -> tuple[Any, ...]:
+    return knots, spans, last, (len(knots) - 1) * stride, price, stride
+
+
 def _spans(knots: tuple[int, ...], lookup: str) -> tuple[int, ...]:
     return (0, *(b - a if lookup == "interpolate" else 0 for a, b in pairwise(knots)))
 
@@ -228,8 +263,10 @@ def _knots(name: str, axis: str, knots: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _check_cells(name: str, quantile: str, cells: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    if np.prod(shape) > MASK:
-        raise CostModelError(f"cost model {name}: a table has at most {MASK} cells, this one {int(np.prod(shape))}")
+    if np.prod(shape) > MOST_CELLS:
+        raise CostModelError(
+            f"cost model {name}: a table has at most {MOST_CELLS} cells, this one {int(np.prod(shape))}"
+        )
     if len(cells) != int(np.prod(shape)) or any(type(v) is not int or not 0 < v <= MAX_NS for v in cells):
         raise CostModelError(
             f"cost model {name}: the cells of {quantile} must be {' x '.join(map(str, shape))} whole numbers of "
