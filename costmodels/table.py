@@ -155,7 +155,7 @@ class TableCost(CostModel):
         two = cells[at]
         at -= strides[third & 7]
         three = cells[at]
-        t = (
+        t: int = (
             (corner << SHIFT)
             - (first >> 3) * (corner - one)
             - (second >> 3) * (one - two)
