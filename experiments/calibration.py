@@ -105,6 +105,11 @@ class Calibration:
     """``None`` where the rows are too few."""
 
     @property
+    def truth(self) -> str:
+        """What the steps are: measured, or composed from the times of kernels."""
+        return "composed" if self.profile.provenance.get("composed") else "measured"
+
+    @property
     def why(self) -> str:
         """Say why this estimator was picked."""
         score = self.scores[self.picked]

@@ -120,10 +120,12 @@ def draw_residuals(made: Calibration, folder: Path) -> list[Path]:
             axis.xaxis.set_minor_formatter(NullFormatter())
             axis.set_ylim(-100 * SHOWN, 100 * SHOWN)
         for axis in panels[2:]:
-            axis.set_xlabel("measured step (ms)")
+            axis.set_xlabel(f"{made.truth} step (ms)")
         for axis in panels[::2]:
             axis.set_ylabel("held-out error (%)")
-        figure.suptitle(f"{made.profile.name}: predicted over measured, shapes held out in {FOLDS} folds (*: picked)")
+        figure.suptitle(
+            f"{made.profile.name}: predicted over {made.truth}, shapes held out in {FOLDS} folds (*: picked)"
+        )
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, markerscale=4)
         return save_figure(figure, folder, RESIDUALS, rows)
@@ -145,7 +147,7 @@ def draw_deciles(made: Calibration, folder: Path) -> list[Path]:
         axes[1].set_ylabel("bias (%)")
         axes[1].axhline(0, color="black", linewidth=0.8)
         for axis in axes:
-            axis.set_xlabel("decile of the measured time")
+            axis.set_xlabel(f"decile of the {made.truth} time")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4)
         return save_figure(figure, folder, DECILES, rows)
@@ -166,7 +168,7 @@ def markdown(made: Calibration, card: dict[str, Any]) -> str:
         "",
         "## Errors on shapes held out",
         "",
-        f"Shapes are split at random into {FOLDS} folds; errors are predicted ÷ measured − 1 of models that have not "
+        f"Shapes are split at random into {FOLDS} folds; errors are predicted ÷ {made.truth} − 1 of models that have not "
         f"seen the shape. Worst decile: mean size of the largest tenth. Falls: of {PAIRS:,} random pairs of steps with "
         "at most one prefill, how many have a shorter prediction for more work; policies rely on there being none. "
         f"Of {PAIRS // 5:,} with several prefills it is a blemish, for nothing relies on it.",
