@@ -79,8 +79,8 @@ def calibrate(
         ],
     )
     output.say(
-        f"Errors: predicted ÷ {made.truth} − 1 on shapes held out. Falls: of 100,000 random pairs of steps with at most "
-        "one prefill, how many have a shorter prediction for more work.",
+        f"Errors: predicted ÷ {made.truth} − 1 on shapes held out. Falls: of 100,000 random pairs of steps with at "
+        "most one prefill, how many have a shorter prediction for more work.",
         f"* picked: {made.why if estimator is None else 'as asked for'}",
     )
     if made.coverage is not None:
