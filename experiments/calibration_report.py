@@ -170,8 +170,8 @@ def markdown(made: Calibration, card: dict[str, Any]) -> str:
         "",
         f"Shapes are split at random into {FOLDS} folds; errors are predicted ÷ {made.truth} − 1 of models that have "
         f"not seen the shape. Worst decile: mean size of the largest tenth. Falls: of {PAIRS:,} random pairs of steps "
-        "with at most one prefill, how many have a shorter prediction for more work; policies rely on there being none. "
-        f"Of {PAIRS // 5:,} with several prefills it is a blemish, for nothing relies on it.",
+        "with at most one prefill, how many have a shorter prediction for more work; policies rely on there being none."
+        f" Of {PAIRS // 5:,} with several prefills it is a blemish, for nothing relies on it.",
         "",
         "| estimator | mean error | worst decile | worst | bias | falls | falls, several prefills | certified |",
         "|---|---|---|---|---|---|---|---|",
