@@ -67,9 +67,10 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["-p", "fcfs+full", "--memory", "store", "--kv-blocks", "9"], "a store holds no KV to decode with"),
     (["-p", "fcfs+full", "--kv-blocks", "9", "--suffix", "discard"], "suffix=discard is for regime=store"),
     (
-        ["-p", "fcfs+full", "--suffix", "offload"],
+        ["-p", "fcfs+full", "--memory", "store", "--kv-blocks", "9", "--suffix", "offload"],
         "suffix=offload needs memory.bytes_per_block and memory.pcie_gb_per_s",
     ),
+    (["-p", "fcfs+full", "--suffix", "offload"], "suffix=offload is for regime=store"),
     (["-p", "fcfs+full", "--replicas", "0"], "--replicas is 0"),
     (["-p", "fcfs+full", "--replicas", "2", "--router", "afinity"], "did you mean prefix-affinity?"),
     (["-p", "fcfs+full", "--plugin", "missing.py"], "missing.py"),
