@@ -111,7 +111,7 @@ def _why(runs: GpuRuns, block: Block, target: str, better: str, worse: str) -> s
 
     met = [mean(role, "slo_percent") for role in (better, worse)]
     if min(met) > ALL_MET and worse != SHARED:
-        return f"both meet all objectives of {min(met):.1f} % of the requests or more, which leaves nothing to gain"
+        return f"both keep at least {min(met):.1f} % of the requests in time, which leaves nothing to gain"
     per_step = [mean(role, "prefill_per_step") for role in (better, worse)]
     if worse == SHARED and per_step[0] < per_step[1]:
         return (
