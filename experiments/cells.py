@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodels.base import CostModel
-from costmodels.energy import EnergyModel, power_energy
-from costmodels.hardware import load_gpu, load_llm
+from costmodels.energy import EnergyModel
 from costmodels.io import load_cost_model
 from costmodels.memory import MemoryModel
 from experiments.config import ClusterConfig, Config, ConfigError, TraceConfig
+from experiments.energy import energy_of
 from experiments.memory import describe, memory_model_of, memory_of
 from policies.base import PolicyError
 from policies.registry import load_plugin
@@ -182,7 +182,7 @@ class Cell:
     """KV memory of each replica; ``None`` is unlimited and never hits."""
     cluster: ClusterConfig
     energy: EnergyModel | None
-    """What each replica's steps draw; ``None`` where the hardware is not named."""
+    """What each replica's steps draw; ``None`` where nothing says what hardware that is."""
     plugins: tuple[Plugin, ...]
     point: tuple[tuple[str, Any], ...]
     """The axes of the sweep and this cell's values."""
@@ -323,18 +323,6 @@ def limits_of(config: Config) -> Limits:
     engine = config.engine
     horizon = None if engine.horizon is None else ns_from_s(engine.horizon)
     return Limits(engine.max_num_seqs, engine.max_model_len, horizon)
-
-
-def energy_of(config: Config) -> EnergyModel | None:
-    """Return what a replica draws on ``[hardware]``, ``None`` unless it names both model and GPU.
-
-    Raises:
-        CostModelError: if one of them, or the GPU's power, is not known.
-    """
-    hardware = config.hardware
-    if hardware.gpu is None or hardware.llm is None:
-        return None
-    return power_energy(load_llm(hardware.llm), load_gpu(hardware.gpu), hardware.tp * hardware.pp)
 
 
 @dataclass(frozen=True)

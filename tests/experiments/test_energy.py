@@ -27,6 +27,20 @@ def test_joules_are_those_of_the_stored_steps(cli: Cli, tmp_path: Path) -> None:
     assert model.idle_w < summary["power_mean_w"] < model.peak_w
 
 
+@pytest.mark.parametrize(
+    ("cost", "llm", "gpu", "gpus"),
+    [("a100-qwen-32b-tp2", "qwen-32b-fp8", "a100-80", 2), ("l4-llama3.1-8b-estimated", "llama-3.1-8b", "l4", 1)],
+)
+def test_a_shipped_cost_model_says_what_it_was_fitted_for(
+    cli: Cli, tmp_path: Path, cost: str, llm: str, gpu: str, gpus: int
+) -> None:
+    done = cli(*RUN, "--cost-model", cost, "--rate", "1", "--out", str(tmp_path / "r"))
+    assert done.code == 0, done.err
+    model = power_energy(load_llm(llm), load_gpu(gpu), gpus)
+    assert model.idle_w < done.json["summary"]["power_mean_w"] < model.peak_w
+    assert done.json["summary"]["energy_per_request_j"] == pytest.approx(done.json["summary"]["energy_j"] / 30)
+
+
 def test_nothing_is_said_of_hardware_that_nobody_named(cli: Cli, tmp_path: Path) -> None:
     done = cli(*RUN, "--out", str(tmp_path / "r"))
     assert not [key for key in done.json["summary"] if "energy" in key or "power" in key]
