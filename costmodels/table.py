@@ -146,21 +146,31 @@ class TableCost(CostModel):
                 over += depth_price * (depth - last_depth)
         # From the corner above all to the one below all, along the axis that is farthest below its knot first.
         cells = self.cells[0][1]
-        fourth, third, second, first = sorted((p, q, r, s))
+        # A sorting network, for a call of sorted takes longer.
+        if p < q:
+            p, q = q, p
+        if r < s:
+            r, s = s, r
+        if p < r:
+            p, r = r, p
+        if q < s:
+            q, s = s, q
+        if q < r:
+            q, r = r, q
         strides = self._strides
         corner = cells[at]
-        at -= strides[first & 7]
+        at -= strides[p & 7]
         one = cells[at]
-        at -= strides[second & 7]
+        at -= strides[q & 7]
         two = cells[at]
-        at -= strides[third & 7]
+        at -= strides[r & 7]
         three = cells[at]
         t: int = (
             (corner << SHIFT)
-            - (first >> 3) * (corner - one)
-            - (second >> 3) * (one - two)
-            - (third >> 3) * (two - three)
-            - (fourth >> 3) * (three - cells[at - strides[fourth & 7]])
+            - (p >> 3) * (corner - one)
+            - (q >> 3) * (one - two)
+            - (r >> 3) * (two - three)
+            - (s >> 3) * (three - cells[at - strides[s & 7]])
         )
         return -(-t >> SHIFT) + over
 
