@@ -73,6 +73,11 @@ def shipped_efficiency() -> Efficiency:
     return Efficiency(gemm, **shares)
 
 
+def pcie_bytes_per_s(gpu: Gpu) -> int:
+    """Return what transfers from CPU memory reach: the data sheet's bandwidth times the share that is reached."""
+    return int(gpu.pcie_bytes_per_s * shipped_efficiency().pcie)
+
+
 def prefill_cost(
     llm: LlmShape,
     gpu: Gpu,

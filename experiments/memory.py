@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from costmodels.hardware import load_gpu, load_llm
 from costmodels.memory import MemoryModel
+from costmodels.parallel import pcie_bytes_per_s
 from experiments.config import ClusterConfig, Config, ConfigError, MemoryConfig
 from sim.memory import Memory, MemoryConfigError, Regime
 
@@ -104,7 +105,7 @@ def _offloading(given: MemoryConfig, model: MemoryModel | None) -> dict[str, int
         raise ConfigError("memory: suffix=offload needs memory.cpu_gib, the CPU memory of each replica in GiB")
     if per_block is None and model is not None:
         per_block = given.block_size * model.kv_bytes_per_token
-    bytes_per_s = model.gpu.pcie_bytes_per_s if rate is None and model is not None else round((rate or 0) * 1e9)
+    bytes_per_s = pcie_bytes_per_s(model.gpu) if rate is None and model is not None else round((rate or 0) * 1e9)
     latency_ns = model.gpu.pcie_latency_ns if latency is None and model is not None else round((latency or 0) * 1e3)
     assert per_block is not None
     cpu_blocks = int(given.cpu_gib * GIB) // per_block

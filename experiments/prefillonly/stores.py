@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodels.hardware import load_gpu
-from costmodels.parallel import shipped_efficiency
+from costmodels.parallel import pcie_bytes_per_s
 from experiments.prefillonly.bench import CREDIT, POST, Point, arriving, at_once, saturation
 from experiments.prefillonly.hitrates import SETUP
 from experiments.prefillonly.panels import Panels
@@ -22,20 +22,16 @@ RETURNING_LONGEST = 62_000
 
 
 def offloading(system: Deployment, slower: int = 1) -> Deployment:
-    """Return a PrefillOnly deployment that keeps all KV in CPU memory too, over PCIe or a link ``slower`` times slower.
-
-    PCIe has the data sheet's bandwidth times the share that transfers reach.
-    """
+    """Return a PrefillOnly deployment that keeps all KV in CPU memory too; ``slower`` divides the bandwidth of PCIe."""
     model = memory_model(SETUP, "prefillonly")
     per_block = system.memory.block_size * model.kv_bytes_per_token
     gpu = load_gpu(SETUP.gpu)
-    rate = gpu.pcie_bytes_per_s * shipped_efficiency().pcie / slower
     memory = replace(
         system.memory,
         suffix="offload",
         cpu_blocks=CPU_BYTES // per_block,
         bytes_per_block=per_block,
-        pcie_bytes_per_s=int(rate),
+        pcie_bytes_per_s=pcie_bytes_per_s(gpu) // slower,
         pcie_latency_ns=gpu.pcie_latency_ns,
     )
     return replace(system, memory=memory)
