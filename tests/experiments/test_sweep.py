@@ -302,7 +302,7 @@ def test_an_interrupt_between_cells_keeps_them(tmp_path: Path, monkeypatch: pyte
 
 def test_control_c_keeps_finished_cells_and_resume_goes_on(tmp_path: Path) -> None:
     config = tmp_path / "grid.toml"
-    lines = [f"{key} = {json.dumps(value)}" for key, value in {**VALUES, "seeds": 40, "trace.limit": 1500}.items()]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {**VALUES, "seeds": 400, "trace.limit": 1500}.items()]
     config.write_text("\n".join(lines))
     command = [sys.executable, "-m", "experiments.cli", "sweep", str(config), "--out", str(tmp_path / "out")]
     # A session of its own, so that all processes get the signal, as from a terminal.
@@ -320,10 +320,10 @@ def test_control_c_keeps_finished_cells_and_resume_goes_on(tmp_path: Path) -> No
     kept = sorted(path.name for path in cells.iterdir())
     assert process.returncode == 130
     assert out == ""
-    assert f"interrupted: {len(kept)} of 80 runs are finished and kept in {tmp_path / 'out'}" in err
+    assert f"interrupted: {len(kept)} of 800 runs are finished and kept in {tmp_path / 'out'}" in err
     assert f"prefillsim sweep {config} --out {tmp_path / 'out'} --jobs 2 --resume" in err
     assert "Traceback" not in err
-    assert 0 < len(kept) < 80
+    assert 0 < len(kept) < 800
     assert not any(name.startswith(PART) for name in kept)
     again = subprocess.run(
         [*command, "--resume", "--json", "--set", "seeds=3"], capture_output=True, text=True, check=True
