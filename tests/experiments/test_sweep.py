@@ -305,9 +305,15 @@ def test_control_c_keeps_finished_cells_and_resume_goes_on(tmp_path: Path) -> No
     lines = [f"{key} = {json.dumps(value)}" for key, value in {**VALUES, "seeds": 400, "trace.limit": 1500}.items()]
     config.write_text("\n".join(lines))
     command = [sys.executable, "-m", "experiments.cli", "sweep", str(config), "--out", str(tmp_path / "out")]
-    # A session of its own, so that all processes get the signal, as from a terminal.
+    # A session of its own, so that all processes get the signal, as from a terminal; and not ignored, as it is by
+    # whatever a shell has started in the background.
     process = subprocess.Popen(
-        [*command, "--jobs", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, "--jobs", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     cells = tmp_path / "out" / "cells"
     deadline = time.monotonic() + 60
