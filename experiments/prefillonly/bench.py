@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.prefillonly.systems import Deployment
+from experiments.prefillonly.systems import WORKLOADS, Deployment
 from experiments.tables import Rows
 from policies.units import NS
 from sim.metrics import summarise
@@ -36,7 +36,7 @@ prompts, requests that found less than half of their prompt in it, latencies in 
 
 PERCENTS = tuple(range(101))
 
-POST, CREDIT = "post-recommendation", "credit-verification"
+POST, CREDIT = WORKLOADS
 
 GAP_S = 0.2
 """Mean gap between a user's requests where they come over time: 50 of them in some 10 s."""
