@@ -322,7 +322,7 @@ def limits_of(config: Config) -> Limits:
     """Return ``[engine]`` in the engine's units."""
     engine = config.engine
     horizon = None if engine.horizon is None else ns_from_s(engine.horizon)
-    return Limits(engine.max_num_seqs, engine.max_model_len, horizon)
+    return Limits(engine.max_num_seqs, engine.max_model_len, horizon, engine.pipeline_depth)
 
 
 @dataclass(frozen=True)

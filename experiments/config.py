@@ -86,7 +86,9 @@ class EngineConfig(_Table):
     max_num_seqs: Count | None = None
     max_model_len: Count | None = None
     horizon: Positive | None = None
-    """Seconds after which no step starts."""
+    """Seconds after which no step is decided."""
+    pipeline_depth: Annotated[Count, Field(le=2)] = 1
+    """Steps in flight: 2 decides each while the one before it runs, as vLLM's asynchronous scheduling does."""
 
 
 class HardwareConfig(_Table):

@@ -123,18 +123,24 @@ def check(policy: Policy, classes: Collection[ServiceClass], cell: Cell) -> None
         raise PolicyError(f"policy {cell.label}: {e}") from None
 
 
+def _has_store(cell: Cell) -> bool:
+    return cell.memory is not None and cell.memory.regime == "store"
+
+
 def check_decoding(cell: Cell) -> None:
-    """Refuse requests that decode where only prefilling is simulated.
+    """Refuse requests that decode where only prefilling is simulated, and a second step in flight where there is one.
 
     Raises:
         PolicyError: in one sentence.
     """
+    if cell.limits.pipeline_depth > 1 and (len(cell.cost.stages()) > 1 or _has_store(cell)):
+        raise PolicyError("--pipeline-depth 2 goes with --memory pool and one pipeline stage only")
     if cell.prefill_only:
         return
     has = f"but a request of {cell.source.label} has {cell.facts.longest_output}"
     if len(cell.cost.stages()) > 1:
         raise PolicyError(f"pipeline parallelism is simulated for requests with one output token, {has}")
-    if cell.memory is not None and cell.memory.regime == "store":
+    if _has_store(cell):
         raise PolicyError(
             f"a store holds no KV to decode with, so requests have one output token, {has}; use --memory pool"
         )

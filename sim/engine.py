@@ -27,7 +27,7 @@ from sim.inbox import Inbox
 from sim.kvcache import KVCache, NullCache
 from sim.least import FAR
 from sim.objectives import Objectives
-from sim.paging import Paging, Victim
+from sim.paging import ENDING, Paging, Victim
 from sim.records import CHUNK_COLUMNS, LoggedRun, RunLog, pack_step
 from sim.tandem import Tandem
 from sim.views import request_views
@@ -39,16 +39,21 @@ STRETCH_MIN = 12
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds an engine beside its policy; ``None`` means no bound."""
+    """What an engine is held to beside its policy; ``None`` means no bound."""
 
     max_num_seqs: int | None = None
     """Most requests that run at once, decoding or in the middle of their prefill."""
     max_model_len: int | None = None
     """Most tokens of one request, prompt and output; longer ones are rejected."""
     horizon_ns: int | None = None
-    """No step starts at or after this time; what has not finished by then is unfinished."""
+    """No step is decided at or after this time; what has not finished by then is unfinished."""
+    pipeline_depth: int = 1
+    """Steps that may be in flight: with 1 a step is decided when the last has ended; with 2, vLLM's asynchronous
+    scheduling, when the last has begun, so that its tokens are counted but not yet there."""
 
     def __post_init__(self) -> None:
+        if self.pipeline_depth not in (1, 2):
+            raise PolicyError(f"pipeline_depth is {self.pipeline_depth}, but an engine has 1 or 2 steps in flight")
         for name in ("max_num_seqs", "max_model_len"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -93,13 +98,17 @@ class Engine:
         self._inbox = inbox
         stages = cost.stages()
         self._tandem = Tandem(stages) if len(stages) > 1 else None
+        self._deep = self.limits.pipeline_depth == 2
+        if self._deep:
+            _refuse_depth(self.cache, len(stages))
         if self._tandem and (longest := int(trace.output_tokens.max(initial=1))) > 1:
             raise PolicyError(
                 f"pipeline parallelism is simulated for requests with one output token, but one here has {longest}"
             )
         self._observers = policy.observers
         self._stretches = stretch and not self._observers
-        # Batches on their way through a pipeline whose requests have not left yet, with the time when they do.
+        # Batches in flight, or on their way through a pipeline, whose requests have not left yet, with the time when
+        # they do.
         self._in_flight: deque[tuple[int, list[int]]] = deque()
         # Memory that holds no blocks of running requests has room to work for one of them.
         one_at_a_time = self.cache.tracks and not self.cache.paged
@@ -111,7 +120,7 @@ class Engine:
         self._goals = list(self._prompts)
         self._computed = [0] * len(trace)
         self._prefilling: list[RequestView] = []
-        self._paging = Paging(self.cache, self._goals, self._computed) if self.cache.paged else None
+        self._paging = Paging(self.cache, self._goals, self._computed, self._deep) if self.cache.paged else None
         # Waiting requests whose place in the queue depends on what is cached.
         self._watched: set[int] = set()
         self._gate = Gate(policy, self.cache, self.limits.max_model_len, self._totals, self.log)
@@ -144,7 +153,8 @@ class Engine:
         caching, paging, watched, gate = cache.tracks, self._paging, self._watched, self._gate
         watching = caching and self.policy.ordering.cache_aware
         choosing = type(self.policy.ordering).choose is not Ordering.choose
-        departing = caching or self._inbox is not None
+        deep = self._deep
+        departing = caching or self._inbox is not None or deep
         # Neither memory nor replicas nor a pipeline: an engine that asks for them once a step, not one by one.
         plain = not departing and self._tandem is None
         inbox, tandem, in_flight = self._inbox, self._tandem, self._in_flight
@@ -156,6 +166,9 @@ class Engine:
         # Whether the next request was refused for memory and nothing has happened since that could change it.
         blocked = closed = False
         step = n = context = resumed = resumed_context = 0
+        # When the step in flight ends, when that is expected, and who is to learn of it then.
+        last_end = expected_end = 0
+        ended: deque[tuple[int, StepRecord]] = deque()
         now = int(env.now)
         quiet_until = int(min(FAR, env.peek()))
         while now < horizon:
@@ -166,8 +179,13 @@ class Engine:
                     coming = next(inbox)
                     next_arrival = inbox.due
             while in_flight and in_flight[0][0] <= now:
-                self._leave(*in_flight.popleft())
+                if deep:
+                    seats += self._depart(*in_flight.popleft())
+                else:
+                    self._leave(*in_flight.popleft())
                 blocked = False
+            while ended and ended[0][0] <= now:
+                self._observe(ended.popleft()[1])
             while next_arrival <= now:
                 if caching:
                     coming = coming._replace(cached_tokens=cache.hit_tokens(coming[0], coming[2]))
@@ -181,15 +199,20 @@ class Engine:
                 next_arrival = coming[1] if inbox is None else inbox.due
             if watched and queue.reread(cache.changes(), cache.hit_tokens):
                 blocked = False
+            # What a policy takes for the time: when the step that it decides is expected to begin.
+            seen = expected_end if last_end > now and expected_end > now else now
             started, waiting = len(prefilling), queue.size
             if paging is not None and waiting and n + started < seats and (choosing or not blocked):
-                head = peek_queue(now)[0]
+                head = peek_queue(seen)[0]
                 blocked = not cache.fits(head, goals[head], paging.crossing[step % paging.block])
             can_prefill = started or (waiting and n < seats and not blocked)
             if n:
                 height = step - 1 - (tallest.value if tallest.until >= step else tallest.least(step))
             elif can_prefill:
                 height = 0
+            elif deep and in_flight:
+                now = in_flight[-1][0]
+                continue
             elif in_flight and waiting:
                 now = min(in_flight[0][0], next_arrival)
                 continue
@@ -220,16 +243,16 @@ class Engine:
                 more = lookahead - started
                 if more > 0 and waiting and n + started < seats and not blocked:
                     if more == 1 and not caching:
-                        view = peek_queue(now)
+                        view = peek_queue(seen)
                         listed += (new(Candidate, (view, 0, goals[view[0]])),)
                     else:
-                        listed += self._waiting_candidates(min(more, seats - n - started), now)
+                        listed += self._waiting_candidates(min(more, seats - n - started), seen)
                 deadline = None
                 if n:
                     slack = tightest.value if tightest.until >= step else tightest.least(step)
                     if slack != FAR:
-                        deadline = now + slack
-                grant = grant_of(new(BatchView, (now, n, context, height, deadline, listed, waiting)))
+                        deadline = seen + slack
+                grant = grant_of(new(BatchView, (seen, n, context, height, deadline, listed, waiting)))
                 tokens, prefills, cap, exception = grant
                 if tokens > FAR or (cap is not None and cap < 1):
                     raise self._refusal(grant, now)
@@ -239,12 +262,18 @@ class Engine:
                 and finishes[0] >= (step + STRETCH_MIN) * size
                 # Where evictions or time change who is next, somebody may fit whom a stretch would pass over.
                 and not (blocked and (watching or choosing))
+                # Somebody who leaves makes room.
+                and not in_flight
             ):
                 until = next_arrival if inbox is None else min(next_arrival, quiet_until)
-                elapsed, passed = self._stretch(now, step, n, context, height, min(until, horizon))
+                begin = last_end if last_end > now else now
+                elapsed, last, passed = self._stretch(now, begin, step, n, context, height, min(until, horizon))
                 if passed:
-                    now += elapsed
-                    left_at = now
+                    now = left_at = begin + elapsed
+                    if deep:
+                        last_end = now
+                        now -= last
+                        expected_end = now + (last if predict is None else log.predicted[-1])
                     step += passed
                     context += n * passed
                 elif inbox is None:
@@ -258,6 +287,8 @@ class Engine:
                         victims = paging.squeeze(step, plan or {})
                         if victims:
                             lost, lost_context = self._preempt(victims, step)
+                            if deep:
+                                seats += self._hurry(victims)
                             n -= lost
                             context -= lost_context
                             height = step - 1 - tallest.least(step) if n else 0
@@ -274,11 +305,11 @@ class Engine:
                             before = computed[i]
                         elif queue.size and n + started < seats and not closed:
                             if paging is not None:
-                                head = peek_queue(now)[0]
+                                head = peek_queue(seen)[0]
                                 if not cache.fits(head, goals[head], 0):
                                     blocked = True
                                     break
-                            view = pop_queue(now)
+                            view = pop_queue(seen)
                             i = view[0]
                             before = 0
                             if caching:
@@ -315,6 +346,8 @@ class Engine:
                     taken = tokens - left
                     if not n_prefill and (not n or (tokens and not (closed or blocked))):
                         if closed:  # all that was to run has lost its blocks
+                            if last_end > now:
+                                now = last_end
                             continue
                         raise self._refusal(grant, now)
                 if resumed:
@@ -335,19 +368,30 @@ class Engine:
                         log.kv_blocks.append(cache.capacity - cache.free)
                         if n_prefill or resumed:
                             blocked = False
-                steps += pack_step(now, n, context, height, n_prefill, taken, pairs, waiting, tokens, exception, 1)
+                begin = now
+                if deep:
+                    log.decided.append(now)
+                    if last_end > now:
+                        begin = last_end
+                    last_end = begin + duration
+                    until_next = begin - now
+                steps += pack_step(begin, n, context, height, n_prefill, taken, pairs, waiting, tokens, exception, 1)
                 add_duration(duration)
                 if predict is not None:
                     log.predicted.append(predict(n, context, height, n_prefill, taken, pairs))
+                if deep:
+                    expected_end = begin + (duration if predict is None else log.predicted[-1])
                 if observers:
-                    record = StepRecord(now, now, duration, n, context, height, n_prefill, taken, pairs)
-                    for part in observers:
-                        part.observe(record)
+                    record = StepRecord(now, begin, duration, n, context, height, n_prefill, taken, pairs)
+                    if deep:
+                        ended.append((last_end, record))
+                    else:
+                        self._observe(record)
                 if resumed:  # they join the decoding below, like everyone who has ended a prefill
                     n -= resumed
                     context -= resumed_context
                     resumed = resumed_context = 0
-                left_at = now + duration
+                left_at = begin + duration
                 now += until_next
                 step += 1
                 context += n
@@ -386,6 +430,13 @@ class Engine:
                     context += goals[i]
                 done.clear()
             if leaving:
+                if deep and left_at > now:
+                    seats -= len(leaving)
+                    if paging is not None:
+                        paging.end(leaving, step)
+                    in_flight.append((left_at, leaving.copy()))
+                    leaving.clear()
+                    continue
                 if paging is not None:
                     leaving[:] = paging.leave(leaving)
                 if tandem is not None and left_at > now:
@@ -396,12 +447,20 @@ class Engine:
                     blocked = False
         if now >= FAR:
             raise CostModelError(f"cost model {self.cost.name}: the clock ran past {FAR} ns, some 146 years")
+        now = max(now, last_end)
         if in_flight:
             now = max(now, in_flight[-1][0])
             while in_flight:
-                self._leave(*in_flight.popleft())
+                if deep:
+                    self._depart(*in_flight.popleft())
+                else:
+                    self._leave(*in_flight.popleft())
         if now > env.now:
             yield env.timeout(now - env.now)
+
+    def _observe(self, record: StepRecord) -> None:
+        for part in self._observers:
+            part.observe(record)
 
     def _refusal(self, grant: Grant, now: int) -> PolicyError:
         """Return what to say of a grant that no engine can carry out."""
@@ -463,6 +522,9 @@ class Engine:
         gone, context = set(), 0
         for view, decoded in victims:
             i = view.number
+            if decoded == ENDING:
+                self.log.preempt(i, step, True)
+                continue
             if decoded is None:
                 self._prefilling.remove(view)
             else:
@@ -475,6 +537,25 @@ class Engine:
             assert self._paging is not None
             self._decoding.drop(gone, self._paging.running, self.policy.chunking.deadline_ns)
         return len(gone), context
+
+    def _hurry(self, victims: list[Victim]) -> int:
+        """Let preempted requests whose last token is in flight hold nothing any more; return how many there are."""
+        ending = {view.number for view, decoded in victims if decoded == ENDING}
+        if ending:
+            at, leaving = self._in_flight[-1]
+            leaving[:] = [i for i in leaving if i not in ending]
+            self._in_flight[-1] = (at, leaving)
+            if self._inbox is not None:
+                self._inbox.left(at, sorted(ending))
+        return len(ending)
+
+    def _depart(self, at: int, leaving: list[int]) -> int:
+        """Let requests go whose last step has ended, and return how many seats that frees."""
+        if self._paging is not None:
+            leaving = self._paging.leave(leaving)
+        freed = len(leaving)
+        self._leave(at, leaving)
+        return freed
 
     def _leave(self, at: int, leaving: list[int]) -> None:
         """Give back the blocks of requests that have finished ``at`` a time, in this order."""
@@ -490,36 +571,50 @@ class Engine:
         height = step - 1 - self._decoding.tallest.least(step) if n else 0
         return LoadView(now, n, context, height, len(self._prefilling), self.queue.size)
 
-    def _stretch(self, now: int, step: int, n: int, context: int, height: int, until: int) -> tuple[int, int]:
-        """Advance decode-only steps to the next finish, or to the first step boundary at or after ``until``.
+    def _stretch(
+        self, now: int, begin: int, step: int, n: int, context: int, height: int, until: int
+    ) -> tuple[int, int, int]:
+        """Advance decode-only steps, the first decided ``now``, to the next finish or the first decision at ``until``.
 
         Returns:
-            The time that takes and the number of steps; 0 and 0 where too few fit to be worth it.
+            The time from ``begin``, when the first starts, to the end of the last; what the last takes of it; and the
+            number of steps. All 0 where too few fit to be worth it.
         """
         log, cost = self.log, self.cost
         first = cost.step_ns(n, context, height, 0, 0, 0)
-        if first < 1 or until - now < STRETCH_MIN * first:
-            return 0, 0
-        # Steps do not get shorter as contexts grow, so no more than this fit before the next event.
-        most = min(self._decoding.finishes[0] // len(self.trace) - step + 1, -((now - until) // first))
+        if first < 1 or until - begin < STRETCH_MIN * first:
+            return 0, 0, 0
+        # Steps do not get shorter as contexts grow, so no more than this fit before the next event; a step decided
+        # while another is in flight is decided when that one starts, so one more is decided before the event.
+        most = min(self._decoding.finishes[0] // len(self.trace) - step + 1, -((begin - until) // first) + self._deep)
         if self._paging is not None:
             most, _ = self._paging.steps_that_fit(step, most)
             if most < STRETCH_MIN:
-                return 0, 0
+                return 0, 0, 0
         run = cost.decode_run_ns(n, context, height, most)
         ends = np.cumsum(run)
-        taken = min(most, int(np.searchsorted(ends, until - now, side="left")) + 1)
-        log.steps += pack_step(now, n, context, height, 0, 0, 0, self.queue.size, 0, 0, taken)
+        taken = min(most, int(np.searchsorted(ends, until - begin, side="left")) + 1 + self._deep)
+        if self._deep:
+            log.decided.append(now)
+        log.steps += pack_step(begin, n, context, height, 0, 0, 0, self.queue.size, 0, 0, taken)
         log.durations += run[:taken].tolist()
         if self._paging is not None:
             log.kv_blocks += self._paging.take_run(step, taken)
         if self.predictor is not cost:
             log.predicted += self.predictor.decode_run_ns(n, context, height, taken).tolist()
-        return int(ends[taken - 1]), taken
+        return int(ends[taken - 1]), int(run[taken - 1]), taken
 
     def tables(self) -> LoggedRun:
         """Return the tables of a run that has ended."""
         return LoggedRun(self.trace, self.log, self.policy.needs_predictor)
+
+
+def _refuse_depth(cache: KVCache, stages: int) -> None:
+    """Refuse what cannot be combined with deciding a step ahead."""
+    if stages > 1:
+        raise PolicyError("pipeline_depth 2 goes with a cost model of one pipeline stage, but this one has several")
+    if cache.tracks and not cache.paged:
+        raise PolicyError("pipeline_depth 2 needs memory in blocks, but this one works for one request at a time")
 
 
 def simulate(

@@ -49,8 +49,12 @@ class KVCache(Protocol):
     def take(self, blocks: int) -> None:
         """Take free blocks for tokens that are decoded; :meth:`finish` tells later whose they were."""
 
-    def finish(self, index: int, computed: int) -> None:
-        """Give back all blocks of a request that has finished or is preempted."""
+    def finish(self, index: int, computed: int, known: int | None = None) -> None:
+        """Give back all blocks of a request that has finished or is preempted.
+
+        Of its ``computed`` tokens only the ``known`` ones can be hit, all by default: what it has just decoded may not
+        be there yet.
+        """
 
     def watch(self, index: int) -> None:
         """Report, in :meth:`changes`, when the cached tokens of a waiting request may have changed."""
@@ -99,7 +103,7 @@ class NullCache:
     def take(self, blocks: int) -> None:
         """Do nothing."""
 
-    def finish(self, index: int, computed: int) -> None:
+    def finish(self, index: int, computed: int, known: int | None = None) -> None:
         """Do nothing."""
 
     def watch(self, index: int) -> None:

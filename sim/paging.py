@@ -9,13 +9,16 @@ from typing import NamedTuple
 from policies.views import RequestView
 from sim.kvcache import KVCache
 
+ENDING = 0
+"""The outputs of a victim whose last token is on its way, so that it needs none any more."""
+
 
 class Victim(NamedTuple):
     """A request that was preempted, without its blocks."""
 
     view: RequestView
     decoded: int | None
-    """Outputs since its prefill ended, at least 1; ``None`` for one in the middle of its prefill."""
+    """Outputs since its prefill ended, at least 1; ``None`` for one in the middle of its prefill; or :data:`ENDING`."""
 
 
 class Paging:
@@ -23,10 +26,15 @@ class Paging:
 
     ``goals[i]`` and ``computed[i]`` are the engine's own lists: the tokens that request ``i`` prefills in all, and how
     many of them are computed. A decoding request takes a new block in every ``block_size``-th step, so counting the
-    requests of each residue tells what a step takes, whatever the batch.
+    requests of each residue tells what a step takes, whatever the batch. Where a step is decided while the one before
+    it runs (``ahead``), the newest token of a decoding request is not known yet, nor is the content of the block that
+    it fills.
     """
 
-    def __init__(self, cache: KVCache, goals: list[int], computed: list[int]) -> None:
+    def __init__(self, cache: KVCache, goals: list[int], computed: list[int], ahead: bool = False) -> None:
+        self._ahead = ahead
+        # By request whose last token is on its way, how many tokens it has computed.
+        self._ending: dict[int, int] = {}
         self.cache, self.goals, self.computed = cache, goals, computed
         self.block = cache.block_size
         self.crossing = [0] * self.block
@@ -48,6 +56,12 @@ class Paging:
         self._begin[index] = step
         self.crossing[(step - self.goals[index]) % self.block] += 1
 
+    def end(self, indices: list[int], step: int) -> None:
+        """Let requests decode no more in ``step``, for their last token is on its way; they still hold their blocks."""
+        for index in indices:
+            self._ending[index] = self._decoded(index, step)
+            self._stop_decoding(index)
+
     def leave(self, indices: list[int]) -> list[int]:
         """Take requests out that have finished, and return them in batch order; their blocks are the cache's business.
 
@@ -59,6 +73,15 @@ class Paging:
 
     def _take_out(self, index: int) -> None:
         del self.running[index]
+        self._ending.pop(index, None)
+        self._stop_decoding(index)
+
+    def _decoded(self, index: int, step: int) -> int:
+        """Return how many tokens a request that has ended its prefill has computed before ``step``."""
+        begin = self._begin.get(index)
+        return self.goals[index] + (0 if begin is None else step - begin)
+
+    def _stop_decoding(self, index: int) -> None:
         if (begin := self._begin.pop(index, None)) is not None:
             self.crossing[(begin - self.goals[index]) % self.block] -= 1
 
@@ -117,12 +140,17 @@ class Paging:
         return victims
 
     def _preempt(self, index: int, step: int) -> Victim:
-        view = self.running[index]
-        begin = self._begin.get(index)
+        view, cache, goal = self.running[index], self.cache, self.goals[index]
+        begin, computed = self._begin.get(index), self._ending.get(index)
+        decoded = None if computed is None else ENDING
+        if begin is not None:
+            computed, decoded = goal + step - begin, 1 + step - begin
         self._take_out(index)
         del self._order[index]
-        if begin is None:
-            self.cache.finish(index, self.computed[index])
-            return Victim(view, None)
-        self.cache.finish(index, self.goals[index] + step - begin)
-        return Victim(view, 1 + step - begin)
+        if computed is None:
+            cache.finish(index, self.computed[index])
+        elif self._ahead:
+            cache.finish(index, computed, max(goal, computed - 1))
+        else:
+            cache.finish(index, computed)
+        return Victim(view, decoded)

@@ -120,10 +120,10 @@ class BlockPool(PrefixTable[RunStretch]):
             self._evict(-self._blank)
             self._blank = 0
 
-    def finish(self, index: int, computed: int) -> None:
+    def finish(self, index: int, computed: int, known: int | None = None) -> None:
         """See :meth:`sim.kvcache.KVCache.finish`."""
         holding = self._holdings.pop(index)
-        blocks, full = -(-computed // self.block_size), computed // self.block_size
+        blocks, full = -(-computed // self.block_size), (computed if known is None else known) // self.block_size
         if not self._caching:
             self.free += blocks
             self._blank += blocks

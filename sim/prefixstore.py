@@ -143,7 +143,7 @@ class PrefixStore:
     def take(self, blocks: int) -> None:
         """Do nothing: there are no decodes."""
 
-    def finish(self, index: int, computed: int) -> None:
+    def finish(self, index: int, computed: int, known: int | None = None) -> None:
         """Enter the request's full prompt blocks; nothing preempts it, so all of its prompt is computed."""
         self._gpu.unpin(index, self._pinned.pop(index))
         self.free = self.capacity - self._gpu.pinned

@@ -59,6 +59,11 @@ class RunLog:
     reasons: dict[int, str] = field(default_factory=dict)
     kv_blocks: list[int] = field(default_factory=list)
     """Blocks in use after each step's share was taken; empty where no cache counts blocks."""
+    decided: list[int] = field(default_factory=list)
+    """When each row of ``steps`` was decided, further steps of a stretch each when the one before it started; empty where
+    every step was decided at its start."""
+    visible: list[int] = field(default_factory=list)
+    """The step at which each request became visible; empty where it is the first decided at or after its arrival."""
     busy: list[int] = field(default_factory=list)
     """The mean over a pipeline's stages of the time they worked on each step; empty without a pipeline."""
     stalls: dict[int, int] = field(default_factory=dict)
@@ -176,6 +181,7 @@ def step_table(log: RunLog, predicts: bool) -> Columns:
         before = np.cumsum(duration) - duration
         columns["start_ns"] += before - np.repeat(before[at], repeat)
     columns["duration_ns"] = duration
+    columns = {"decided_ns": _decided(log, columns["start_ns"], repeat), **columns}
     if not predicts:
         columns["predicted_ns"] = np.full(len(duration), NULL, dtype=np.int64)
     elif log.predicted:
@@ -190,12 +196,21 @@ def step_table(log: RunLog, predicts: bool) -> Columns:
     return columns
 
 
+def _decided(log: RunLog, start: IntArray, repeat: IntArray) -> IntArray:
+    """Return when each step was decided."""
+    if not log.decided:
+        return start
+    decided = np.concatenate([[0], start[:-1]])
+    decided[np.cumsum(repeat) - repeat] = log.decided
+    return decided
+
+
 def request_table(trace: Trace, log: RunLog, steps: Columns) -> Columns:
     """Derive each request's times from the step log."""
     ends = steps["start_ns"] + steps["duration_ns"]
     first, finished = _column(log.first_token), _column(log.finished)
     arrival = trace.arrival_ns
-    visible = np.searchsorted(steps["start_ns"], arrival)
+    visible = _column(log.visible) if log.visible else np.searchsorted(steps["decided_ns"], arrival)
     visible = np.where(visible < len(ends), visible, NULL)
     first_ns = _at(ends, first)
     finished_ns = _at(ends, finished)

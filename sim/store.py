@@ -58,7 +58,7 @@ class StoredRun:
     requests: Columns
     """The columns of ``Tables.requests``, and ``id``, ``reason``, and ``tenant`` and ``session`` where given."""
     steps: Columns
-    """The columns of ``Tables.steps``, and ``step`` and ``decided_ns``."""
+    """The columns of ``Tables.steps``, and ``step``."""
     preemptions: Columns
     """The columns of ``Tables.preemptions``."""
     batches: Columns | None
@@ -191,7 +191,7 @@ def _requests(trace: Trace, tables: Tables) -> Columns:
 
 
 def _steps(steps: Columns) -> Columns:
-    return {"step": np.arange(len(steps["start_ns"])), "decided_ns": steps["start_ns"], **steps}
+    return {"step": np.arange(len(steps["start_ns"])), **steps}
 
 
 def _parquet(columns: Columns) -> bytes:

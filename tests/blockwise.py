@@ -116,11 +116,11 @@ class BlockwisePool:
     def take(self, blocks: int) -> None:
         self.anonymous += [self._take() for _ in range(blocks)]
 
-    def finish(self, index: int, computed: int) -> None:
+    def finish(self, index: int, computed: int, known: int | None = None) -> None:
         table = self.tables.pop(index)
         while len(table) < -(-computed // self.block_size):
             table.append(self.anonymous.pop())
-        self._register(table, index, computed)
+        self._register(table, index, computed if known is None else known)
         for block in reversed(table):
             block.holders -= 1
             if block.holders == 0 and block.key is None:

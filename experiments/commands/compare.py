@@ -29,6 +29,7 @@ def compare(
     max_num_seqs: o.MaxNumSeqs = None,
     max_model_len: o.MaxModelLen = None,
     horizon: o.Horizon = None,
+    pipeline_depth: o.PipelineDepth = None,
     kv_blocks: o.KvBlocks = None,
     kv_block_size: o.KvBlockSize = None,
     prefix_cache: o.PrefixCache = None,

@@ -84,6 +84,12 @@ PolicyCostModel = Annotated[
 MaxNumSeqs = Annotated[
     int | None, typer.Option("--max-num-seqs", metavar="N", help="Most requests at once.", rich_help_panel=RUN)
 ]
+PipelineDepth = Annotated[
+    int | None,
+    typer.Option(
+        "--pipeline-depth", metavar="1|2", help="Steps in flight; 2: vLLM's async scheduling.", rich_help_panel=RUN
+    ),
+]
 MaxModelLen = Annotated[
     int | None, typer.Option("--max-model-len", metavar="N", help="Most tokens of a request.", rich_help_panel=RUN)
 ]
@@ -174,6 +180,7 @@ KEYS = {
     "max_num_seqs": ("--max-num-seqs", "engine.max_num_seqs"),
     "max_model_len": ("--max-model-len", "engine.max_model_len"),
     "horizon": ("--horizon", "engine.horizon"),
+    "pipeline_depth": ("--pipeline-depth", "engine.pipeline_depth"),
     "kv_blocks": ("--kv-blocks", "memory.blocks"),
     "kv_block_size": ("--kv-block-size", "memory.block_size"),
     "prefix_cache": ("--prefix-cache", "memory.prefix_cache"),

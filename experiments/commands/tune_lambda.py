@@ -50,6 +50,7 @@ def tune_lambda(
     cost_model: o.CostModel = None,
     policy_cost_model: o.PolicyCostModel = None,
     max_num_seqs: o.MaxNumSeqs = None,
+    pipeline_depth: o.PipelineDepth = None,
     max_model_len: o.MaxModelLen = None,
     kv_blocks: o.KvBlocks = None,
     kv_block_size: o.KvBlockSize = None,
