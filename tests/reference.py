@@ -5,60 +5,29 @@ It shares the policies, the cost models and the views with the engine, and nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from costmodels import CostModel
-from policies import BatchView, Candidate, Grant, LoadView, Policy, StepRecord
+from policies import Grant, LoadView, Policy, StepRecord
 from sim.engine import Limits
 from sim.objectives import Objectives
 from sim.records import FINISHED, NULL, OUTCOMES, REJECTED
 from tests.blockwise import BlockwisePool
-from tests.reference_tables import FEATURES, Request, requests_of, tables_of
+from tests.reference_state import State
+from tests.reference_tables import FEATURES, Request, tables_of
 from tests.sim.slow_store import SlowStore
-from tests.slow_tandem import SlowTandem
 from tests.tables import RunTables
 from traces import Trace
 
 
-class Loop:
-    """The state of an engine and its steps, one by one."""
+class Loop(State):
+    """The steps of an engine, one by one.
 
-    def __init__(
-        self,
-        trace: Trace,
-        policy: Policy,
-        cost: CostModel,
-        predictor: CostModel,
-        objectives: Objectives,
-        limits: Limits,
-        cache: BlockwisePool | SlowStore | None,
-    ) -> None:
-        policy.reset(predictor)
-        self.policy, self.predictor, self.limits = policy, predictor, limits
-        self.pool = cache if isinstance(cache, BlockwisePool) else None
-        self.store = cache if isinstance(cache, SlowStore) else None
-        self.cache = cache
-        self.seats = policy.chunking.seat_limit(1 if self.store else limits.max_num_seqs)
-        self.requests = requests_of(trace, objectives)
-        self.future = list(self.requests)
-        self.front: list[Request] = []
-        """Preempted requests."""
-        self.waiting: list[Request] = []
-        self.running: list[Request] = []
-        """Those that prefill or decode, in the order of their admission, as they stand in a batch."""
-        self.prefilling: list[Request] = []
-        self.decoding: list[Request] = []
-        self.leaving: list[tuple[int, Request]] = []
-        """Finished requests whose batch is still in the pipeline, and when it leaves it."""
-        self.stages = SlowTandem(cost.stages())
-        self.steps: list[dict[str, int]] = []
-        self.chunks: list[tuple[int, int, int]] = []
-        self.preemptions: list[list[int]] = []
-        self.reasons: dict[int, str] = {}
-        self.now = 0
+    At pipeline depth 2 as vLLM takes them in ``EngineCore.step_with_batch_queue``: the next step is decided when this
+    one starts, or when it ends where nothing could be scheduled before.
+    """
 
     def run(self) -> None:
         while self.limits.horizon_ns is None or self.now < self.limits.horizon_ns:
+            self.end_steps()
             self.take_leave()
             while self.future and self.future[0].view.arrival_ns <= self.now:
                 self.arrive(self.future.pop(0))
@@ -67,6 +36,9 @@ class Loop:
                     r.view = r.view._replace(cached_tokens=self.cache.hit_tokens(r.view.number, r.tokens))
             may_start = self.seat_free() and self.head_fits()
             if not (self.prefilling or self.decoding or may_start):
+                if self.in_flight:
+                    self.await_outputs()
+                    continue
                 coming = [r.view.arrival_ns for r in self.future[:1]]
                 if self.front or self.waiting:
                     coming += [at for at, _ in self.leaving]
@@ -83,8 +55,36 @@ class Loop:
                 self.admit(batch, grant)
             if batch or self.decoding:
                 self.step(batch, grant, n_waiting)
+            elif self.in_flight:
+                self.await_outputs()
+        if self.in_flight:
+            self.await_outputs()
+            self.end_steps()
         self.now = max([self.now, *(at for at, _ in self.leaving)])
         self.take_leave()
+
+    def await_outputs(self) -> None:
+        """Let time pass: nothing can be scheduled before the outputs of a step are known."""
+        self.now = max(at for at, _, _ in self.in_flight)
+
+    def end_steps(self) -> None:
+        for entry in [e for e in self.in_flight if e[0] <= self.now]:
+            self.in_flight.remove(entry)
+            _, record, served = entry
+            for r in served:
+                r.delivered += 1
+                if self.pool and r in self.running:
+                    r.hold(self.pool, r.computed, r.computed - r.placeholders)
+                if r.delivered == r.outputs:
+                    r.outcome = FINISHED
+                    # One that was preempted while its last token was on its way has no blocks any more.
+                    if r in self.running:
+                        self.running.remove(r)
+                        self.leaving.append((record.start_ns + record.duration_ns, r))
+                    else:
+                        self.front.remove(r)
+            for part in self.policy.observers:
+                part.observe(record)
 
     def take_leave(self) -> None:
         for entry in [e for e in self.leaving if e[0] <= self.now]:
@@ -96,9 +96,6 @@ class Loop:
             self.pool.finish(r.view.number, r.computed)
         if self.store:
             self.store.finish(r.view.number)
-
-    def contexts(self) -> list[int]:
-        return [r.computed for r in self.decoding]
 
     def arrive(self, r: Request) -> None:
         r.visible_step = len(self.steps)
@@ -124,44 +121,6 @@ class Loop:
                 return
         self.waiting.append(r)
 
-    def seat_free(self, taken: int = 0) -> bool:
-        busy = len(self.prefilling) + len(self.decoding) + taken
-        return bool(self.front or self.waiting) and (self.seats is None or busy < self.seats)
-
-    def in_order(self) -> Iterator[Request]:
-        """Give those that wait in the order in which they would be taken."""
-        yield from list(self.front)
-        rest = {r.view.number: r for r in self.waiting}
-        while rest:
-            yield rest.pop(self.policy.ordering.choose([r.view for r in rest.values()], self.now).number)
-
-    def head_fits(self) -> bool:
-        """Return whether the next request fits beside the blocks that this step's decodes need."""
-        if self.pool is None:
-            return True
-        head = next(self.in_order())
-        needed = sum(self.pool.missing(r.view.number, r.computed + 1) for r in self.decoding)
-        return self.pool.fits(head.view.number, head.tokens, needed)
-
-    def look(self, may_start: bool, n_waiting: int) -> BatchView:
-        chunking, contexts = self.policy.chunking, self.contexts()
-        deadlines = [self.now + d for r in self.decoding if (d := chunking.deadline_ns(r.view)) is not None]
-        listed = [Candidate(r.view, r.computed, r.missing) for r in self.prefilling]
-        for r in self.in_order() if may_start else []:
-            if len(listed) >= chunking.lookahead or not self.seat_free(len(listed) - len(self.prefilling)):
-                break
-            hit = self.cache.hit_tokens(r.view.number, r.tokens) if self.cache else 0
-            listed.append(Candidate(r.view._replace(cached_tokens=hit), hit, r.tokens - hit))
-        return BatchView(
-            self.now,
-            len(contexts),
-            sum(contexts),
-            max(contexts, default=0),
-            min(deadlines, default=None),
-            tuple(listed),
-            n_waiting,
-        )
-
     def allocate(self, left: int, prefills: int | None, cap: int | None) -> tuple[list[tuple[Request, int]], bool]:
         """Find the blocks of running requests in their order; return the chunks that got theirs, and if any lost."""
         chunks: dict[Request, int] = {}
@@ -180,7 +139,7 @@ class Loop:
                 self.preempt(self.running[-1])
                 lost = True
             if r in self.running:
-                self.pool.extend(r.view.number, upto)
+                r.hold(self.pool, upto, upto)
                 batch += [(r, chunks[r])] if r in chunks else []
             else:
                 break
@@ -189,9 +148,11 @@ class Loop:
     def preempt(self, r: Request) -> None:
         assert self.pool is not None
         self.running.remove(r)
-        (self.decoding if r in self.decoding else self.prefilling).remove(r)
-        self.pool.finish(r.view.number, r.computed)
-        r.computed = 0
+        for those in (self.decoding, self.prefilling):
+            if r in those:
+                those.remove(r)
+        self.pool.finish(r.view.number, r.hashed)
+        r.computed = r.hashed = 0
         r.preempted += 1
         after = r.token_steps[-1] if r.token_steps else NULL
         self.preemptions.append([len(self.steps), r.view.number, after, NULL])
@@ -214,7 +175,7 @@ class Loop:
                 r.hits = r.computed
             c = min([left, r.missing] + ([] if grant.cap is None else [grant.cap]))
             if self.pool:
-                self.pool.extend(number, r.computed + c)
+                r.hold(self.pool, r.computed + c, r.computed + c)
             self.running.append(r)
             self.prefilling.append(r)
             batch.append((r, c))
@@ -232,10 +193,12 @@ class Loop:
             sum(sum(range(context + 1, context + c + 1)) for context, c in prefills),
         )
         stall = self.bring_blocks() if self.store and batch else 0
-        until_next, duration, busy = self.stages.run(self.now, stall, features)
+        start = max([self.now, *(at for at, _, _ in self.in_flight)])
+        until_next, duration, busy = self.stages.run(start, stall, features)
         self.steps.append(
             {
-                "start_ns": self.now,
+                "decided_ns": self.now,
+                "start_ns": start,
                 **dict(zip(FEATURES, features, strict=True)),
                 "waiting": n_waiting,
                 "granted_tokens": grant.tokens,
@@ -255,14 +218,13 @@ class Loop:
             r.computed += c
             if r.missing == 0:
                 self.emit(r, k)
-        for part in self.policy.observers:
-            part.observe(StepRecord(self.now, self.now, duration, *features))
-        for r in [r for r in self.running if len(r.token_steps) == r.outputs]:
-            r.outcome = FINISHED
-            self.running.remove(r)
-            self.decoding.remove(r)
-            self.leaving.append((self.now + duration, r))
-        self.now += until_next
+        served = [r for r in self.running if r.token_steps[-1:] == [k]]
+        record = StepRecord(self.now, start, duration, *features)
+        self.decoding = [r for r in self.decoding if len(r.token_steps) < r.outputs]
+        # One step at a time means that the next is decided when the outputs of this one are known.
+        known = start + (until_next if self.depth == 1 else duration)
+        self.in_flight.append((known, record, served))
+        self.now = known if self.depth == 1 else start
 
     def emit(self, r: Request, step: int) -> None:
         r.token_steps.append(step)

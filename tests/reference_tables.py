@@ -10,6 +10,7 @@ import numpy as np
 from policies import RequestView
 from sim.objectives import Objectives
 from sim.records import FINISHED, NULL, UNFINISHED, Columns
+from tests.blockwise import BlockwisePool
 from tests.tables import RunTables
 from traces import NONE, Trace
 
@@ -21,6 +22,9 @@ class Request:
     view: RequestView
     outputs: int
     computed: int = 0
+    """Tokens in the cache, those of the steps in flight included."""
+    hashed: int = 0
+    """As many of them have been entered in the prefix cache, in full blocks."""
     hits: int = 0
     """Cached tokens at its first start."""
     outcome: int = UNFINISHED
@@ -28,6 +32,9 @@ class Request:
     """The step that is decided next when it has arrived; in the table only if there is such a step."""
     chunk_steps: list[int] = field(default_factory=list)
     token_steps: list[int] = field(default_factory=list)
+    """The steps that output its tokens, those in flight included."""
+    delivered: int = 0
+    """Outputs that are known: their steps have ended."""
     preempted: int = 0
 
     @property
@@ -42,6 +49,20 @@ class Request:
     @property
     def missing(self) -> int:
         return self.tokens - self.computed
+
+    @property
+    def placeholders(self) -> int:
+        """Outputs on their way."""
+        return len(self.token_steps) - self.delivered
+
+    def hold(self, pool: BlockwisePool, upto: int, valid: int) -> None:
+        """Take blocks for ``upto`` tokens, and enter those that are full of ``valid`` tokens, all of them known."""
+        number = self.view.number
+        pool.take(pool.missing(number, upto))
+        pool.tables[number] += pool.anonymous
+        pool.anonymous.clear()
+        self.hashed = max(self.hashed, min(valid, self.prompt + self.delivered))
+        pool.extend(number, self.hashed)
 
     @property
     def only_decodes(self) -> bool:
@@ -72,6 +93,7 @@ def requests_of(trace: Trace, goals: Objectives) -> list[Request]:
 
 FEATURES = ("n_decode", "decode_context", "decode_context_max", "n_prefill", "prefill_tokens", "prefill_pairs")
 STEP_COLUMNS = (
+    "decided_ns",
     "start_ns",
     *FEATURES,
     "waiting",
