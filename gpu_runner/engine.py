@@ -80,17 +80,17 @@ class Engine:
 
     @property
     def config(self) -> Any:
-        """vLLM's resolved configuration, a ``VllmConfig``."""
+        """The resolved configuration, a ``VllmConfig``."""
         return self._engine.vllm_config
 
     @property
     def core(self) -> Any:
-        """vLLM's ``EngineCore``."""
+        """The engine's core, an ``EngineCore``."""
         return self._engine.engine_core.engine_core
 
     @property
     def scheduler(self) -> Any:
-        """vLLM's scheduler, or the one that was named in its place."""
+        """The scheduler: vLLM's own, or the one that was named in its place."""
         return self.core.scheduler
 
     @property
@@ -150,11 +150,11 @@ class Engine:
         self._engine.abort_request(list(request_ids))
 
     def warm_up(self) -> None:
-        """Run batches like those to come, so that nothing is compiled or allocated later; the prefix cache is empty
-        afterwards.
+        """Run batches like those to come, so that nothing is compiled or allocated later.
 
-        The longest prompt that one step may take, then a batch of short requests that decode together.
-        """  # noqa: D205
+        That is the longest prompt that one step may take, then a batch of short requests that decode together. The
+        prefix cache is empty afterwards.
+        """
         scheduling = self.config.scheduler_config
         longest = min(scheduling.max_num_batched_tokens, self.max_model_len - WARM_UP_OUTPUTS)
         size = min(scheduling.max_num_seqs, WARM_UP_BATCH)

@@ -29,7 +29,8 @@ def prompt_ids(trace: Trace, index: int, vocab: int) -> list[int]:
     Raises:
         ValueError: if the vocabulary has fewer than 2 tokens.
     """
-    return prompt_array(trace, index, vocab).tolist()
+    ids: list[int] = prompt_array(trace, index, vocab).tolist()
+    return ids
 
 
 def prompt_array(trace: Trace, index: int, vocab: int) -> NDArray[np.int32]:
