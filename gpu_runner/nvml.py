@@ -1,0 +1,55 @@
+"""Energy of NVIDIA GPUs by their own counters, where the driver gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+
+class EnergyMeter(Protocol):
+    """A counter of the energy that all devices of an engine have used."""
+
+    def read_mj(self) -> int:
+        """Return millijoules since some moment; it only rises."""
+
+
+class NvmlMeter:
+    """Sums the energy counters of GPUs (Volta and later); each moves every few tens of milliseconds.
+
+    Args:
+        nvml: the module ``pynvml``, initialised.
+        handles: of the GPUs.
+    """
+
+    def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
+        self._nvml = nvml
+        self._handles = tuple(handles)
+
+    def read_mj(self) -> int:
+        """Return the sum of the GPUs' counters in millijoules."""
+        return sum(int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(h)) for h in self._handles)
+
+
+def open_meter(uuids: Sequence[str] | None = None) -> tuple[EnergyMeter | None, str]:
+    """Return a meter of the GPUs, or ``None``, and a sentence that says what energy is measured by or why it is not.
+
+    Args:
+        uuids: of the GPUs, as NVML spells them; all GPUs of the machine by default.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        return None, "no energy: nvidia-ml-py is not installed"
+    try:
+        pynvml.nvmlInit()
+        if uuids is None:
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        else:
+            handles = [pynvml.nvmlDeviceGetHandleByUUID(u) for u in uuids]
+        if not handles:
+            return None, "no energy: there is no NVIDIA GPU"
+        meter = NvmlMeter(pynvml, handles)
+        meter.read_mj()
+    except pynvml.NVMLError as e:
+        return None, f"no energy: NVML says {e}"
+    return meter, f"mean power by NVML's energy counters of {len(handles)} GPUs, times the step's duration"
