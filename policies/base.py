@@ -93,6 +93,10 @@ class Chunking(Part):
         """Return how many requests may run at once, given the engine's own limit."""
         return max_num_seqs
 
+    def step_limit(self, max_num_seqs: int, max_model_len: int) -> int:
+        """Return the most tokens that a step may have, decodes included: an engine's buffers must hold that many."""
+        return max_num_seqs + max_model_len
+
 
 class Decision(NamedTuple):
     """An admission's answer."""

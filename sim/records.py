@@ -60,10 +60,12 @@ class RunLog:
     kv_blocks: list[int] = field(default_factory=list)
     """Blocks in use after each step's share was taken; empty where no cache counts blocks."""
     decided: list[int] = field(default_factory=list)
-    """When each row of ``steps`` was decided, further steps of a stretch each when the one before it started; empty where
-    every step was decided at its start."""
+    """When each row of ``steps`` was decided, and in a stretch every further step when the one before it started; empty
+    where every step was decided at its start."""
     visible: list[int] = field(default_factory=list)
     """The step at which each request became visible; empty where it is the first decided at or after its arrival."""
+    stopped: dict[int, int] = field(default_factory=dict)
+    """By request that was broken off between two of its tokens, the step of its latest one."""
     busy: list[int] = field(default_factory=list)
     """The mean over a pipeline's stages of the time they worked on each step; empty without a pipeline."""
     stalls: dict[int, int] = field(default_factory=dict)
@@ -225,6 +227,7 @@ def request_table(trace: Trace, log: RunLog, steps: Columns) -> Columns:
     for request, rows in log.interrupted.items():
         if rows and first[request] >= 0:  # it waits for its next token still
             last[request] = preemptions["after"][rows[-1]]
+    last[list(log.stopped)] = list(log.stopped.values())
     pauses = pauses_of(preemptions)
     paused = np.bincount(pauses["request"], pauses["until"] - pauses["after"] - 1, len(trace)).astype(np.int64)
     gaps = token_gaps(ends, first, last, pauses)

@@ -96,6 +96,9 @@ class DeadlineFill(Chunking):
             return None
         return d if tenant is None else d - self._tenant_margin_ns.get(tenant, 0)
 
+    def step_limit(self, max_num_seqs: int, max_model_len: int) -> int:
+        return max_num_seqs + min(self.cap, max_model_len)
+
     def grant(self, batch: BatchView) -> Grant:
         now, n, context_sum, context_max, deadline, candidates, _ = batch
         request, context, remaining = candidates[0]

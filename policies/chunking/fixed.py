@@ -23,3 +23,6 @@ class Fixed(Chunking):
 
     def grant(self, batch: BatchView) -> Grant:
         return Grant(self.chunk)
+
+    def step_limit(self, max_num_seqs: int, max_model_len: int) -> int:
+        return max_num_seqs + min(self.chunk, max_model_len)

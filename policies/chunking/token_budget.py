@@ -32,6 +32,9 @@ class TokenBudget(Chunking):
     def grant(self, batch: BatchView) -> Grant:
         return Grant(self.budget - batch.n_decode, None, self.threshold)
 
+    def step_limit(self, max_num_seqs: int, max_model_len: int) -> int:
+        return self.budget
+
     def seat_limit(self, max_num_seqs: int | None) -> int:
         limits = [n for n in (self.seqs, max_num_seqs) if n is not None]
         seats = min(limits) if limits else min(VLLM_MAX_NUM_SEQS, self.budget)

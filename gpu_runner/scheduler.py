@@ -1,0 +1,494 @@
+"""The scheduler to give to vLLM: the simulator's policy objects decide inside the real engine.
+
+    vllm serve MODEL --scheduler-cls gpu_runner.scheduler.PolicyScheduler \\
+        --additional-config '{"prefillsim": {"policy": "sloweave:tpot=25", "cost_model": "a100-llama3.1-8b"}}'
+
+Each step the policy sees the views that it sees in the simulator, and its grant becomes the waiting order, a token
+budget, the number of prefills and each request's share. vLLM's own ``schedule`` does the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gpu_runner import hooks
+from gpu_runner.allotment import NOTHING, Allotment
+from gpu_runner.recorder import Recorder, Step
+from gpu_runner.settings import NO_WISHES, Settings, SettingsError, Wishes
+from gpu_runner.telemetry import Telemetry, open_telemetry
+from gpu_runner.waiting import Known, WaitingQueue, known
+from gpu_runner.watch import CacheWatch
+from policies.base import Ordering, PolicyError
+from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, StepRecord
+
+logger = logging.getLogger("vllm.prefillsim")
+
+FAR = 1 << 62
+
+
+def wall_clock() -> Callable[[], int]:
+    """Return a clock of nanoseconds that starts at the wall clock's time, as arrivals have it, and never goes back."""
+    offset = time.time_ns() - time.perf_counter_ns()
+    return lambda: offset + time.perf_counter_ns()
+
+
+class _Running(NamedTuple):
+    """The running requests when a step is decided."""
+
+    n_decode: int
+    decode_context: int
+    decode_context_max: int
+    allowed_ns: int
+    """The least time between two tokens that a decoding request allows; ``FAR`` where none has a limit."""
+    crossing: int
+    """Decoding requests that need a block in this step."""
+    started: list[Any]
+
+
+class PolicyScheduler(hooks.Scheduler):
+    """vLLM's scheduler, deciding as a policy does; asynchronous where vLLM schedules so.
+
+    Times are nanoseconds of a clock that starts at the wall clock's time. A step's period lasts from its decision to
+    the next one, or to its end where nothing is left to do; with asynchronous scheduling, from the end of the step
+    before it, or its own decision if that is later, to its own end.
+
+    Raises:
+        SettingsError, UnsupportedError: at start, with what to change.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> PolicyScheduler:
+        """Make the asynchronous kind where vLLM is configured so."""
+        config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
+        if cls is PolicyScheduler and config.scheduler_config.async_scheduling:
+            return super().__new__(AsyncPolicyScheduler)
+        return super().__new__(cls)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        hooks.check(self.vllm_config)
+        hooks.check_kv_cache(self.kv_cache_config)
+        self.settings = Settings.of(self.vllm_config.additional_config)
+        self.policy, self.predictor = self.settings.build()
+        self._objectives = self.settings.objectives()
+        self._seats = self._checked_seats()
+        self.clock = wall_clock()
+        ordering = self.policy.ordering
+        self.waiting = WaitingQueue(ordering, self._may_start, self._fall_back)
+        self._deep = bool(self.scheduler_config.async_scheduling)
+        self._choosing = type(ordering).choose is not Ordering.choose
+        self._looks_at_cache = ordering.cache_aware or ordering.key_at_arrival or self._choosing
+        self._watch = CacheWatch() if ordering.cache_aware and self.kv_cache_manager.enable_caching else None
+        self._listener = hooks.Listener(self) if self._watch is not None else None
+        self.recorder = Recorder(self._deep, self.policy.needs_predictor) if self.settings.record else None
+        self.telemetry: Telemetry | None = open_telemetry(self.settings)
+        self.fallen = False
+        """The policy has failed, and vLLM's own order has been in force since."""
+        self.policy.reset(self.predictor)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a new run: forget what was recorded and learned; nothing may be in the engine."""
+        if self.recorder is not None:
+            self.recorder = Recorder(self._deep, self.policy.needs_predictor)
+        self.policy.reset(self.predictor)
+        self._came = 0
+        self._steps = 0
+        self._ended = 0
+        self._numbers: dict[str, Known] = {}
+        self._rejected: list[Any] = []
+        # Steps that are decided and have not ended, None for those without work; and one that has ended in vLLM, but
+        # whose period lasts until the next decision.
+        self._flying: deque[Step | None] = deque()
+        self._closing: Step | None = None
+        self._last_end = 0
+        self._allotment: Allotment | None = Allotment(NOTHING)
+
+    def _checked_seats(self) -> int:
+        most, length = self.scheduler_config.max_num_seqs, self.max_model_len
+        chunking = self.policy.chunking
+        try:
+            seats = chunking.seat_limit(most)
+        except PolicyError as e:
+            raise SettingsError(f"policy {self.settings.policy}: {e}") from None
+        seats = most if seats is None else min(seats, most)
+        needed, budget = chunking.step_limit(seats, length), self.scheduler_config.max_num_batched_tokens
+        if needed > budget:
+            raise SettingsError(
+                f"policy {self.settings.policy} may put {needed} tokens into a step of {seats} requests of up to {length} "
+                f"tokens, but --max-num-batched-tokens is {budget}: raise it to {needed}, or lower --max-num-seqs or "
+                "--max-model-len"
+            )
+        return seats
+
+    def add_request(self, request: Any) -> None:
+        """Take a request as it arrives; the next step decides whether it is let in."""
+        extra = None if request.sampling_params is None else request.sampling_params.extra_args
+        try:
+            wishes = Wishes.of(extra)
+        except SettingsError as e:
+            logger.warning("request %s: %s; it is ignored", request.request_id, e)
+            wishes = NO_WISHES
+        view = RequestView(
+            self._came,
+            round(request.arrival_time * 1e9),
+            request.num_prompt_tokens,
+            slo_ttft_ns=self._objectives.ttft if wishes.ttft_ns is None else wishes.ttft_ns,
+            slo_tpot_ns=self._objectives.deadline_ns if wishes.tpot_ns is None else wishes.tpot_ns,
+            tenant=wishes.tenant,
+            session=wishes.session,
+        )
+        self._came += 1
+        request.prefillsim = Known(view, None, wishes.keep_tokens)
+        self._numbers[request.request_id] = request.prefillsim
+        super().add_request(request)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Decide a step as the policy does, and let vLLM carry it out."""
+        now = self.clock()
+        self._close(now)
+        for request_id in self.finished_req_ids:
+            self._forget(request_id)
+        self.waiting.returned.clear()
+        running = self._look()
+        seen = self._expected_start(now)
+        self.waiting.now_ns = seen
+        grant: Grant | None = None
+        n_waiting = 0
+        if not self.fallen:
+            try:
+                self._let_in(now, running)
+                self._reread()
+                n_waiting = self.waiting.policy.size
+                grant = self._grant(seen, running)
+            except Exception as e:
+                self._fall_back(e)
+        step = Step(
+            self._steps,
+            now,
+            n_waiting,
+            0 if grant is None else grant.tokens,
+            grant is not None and grant.exception,
+            slack=None if not running.n_decode or running.allowed_ns == FAR else running.allowed_ns,
+            fallback=self.fallen,
+        )
+        budget = self.max_num_scheduled_tokens
+        if not self.fallen:
+            grant = grant or NOTHING
+            self._allotment = Allotment(grant)
+            self.max_num_scheduled_tokens = min(budget, running.n_decode + grant.tokens)
+        try:
+            output = super().schedule(*args, **kwargs)
+        finally:
+            self.max_num_scheduled_tokens = budget
+        self._note(step, running, output)
+        return output
+
+    def _look(self) -> _Running:
+        """Return the running requests as views need them."""
+        n = context = height = crossing = 0
+        allowed = FAR
+        block = self.block_size
+        started = []
+        deep = self._deep
+        for request in self.running:
+            if request.is_prefill_chunk:
+                started.append(request)
+                continue
+            if deep and hooks.is_ending(request):
+                continue
+            computed = request.num_computed_tokens
+            n += 1
+            context += computed
+            if computed > height:
+                height = computed
+            if not computed % block:
+                crossing += 1
+            own = request.prefillsim.allowed_ns
+            if own is not None and own < allowed:
+                allowed = own
+        return _Running(n, context, height, allowed, crossing, started)
+
+    def _expected_start(self, now: int) -> int:
+        """Return when the step that is decided ``now`` is expected to begin."""
+        flying = self._flying[-1] if self._flying else None
+        if flying is None:
+            return now
+        return max(now, max(flying.decided, self._last_end) + flying.predicted)
+
+    def _let_in(self, now: int, running: _Running) -> None:
+        """Put arrivals into the queue that the admission lets in, and end the others."""
+        arrivals, self.waiting.arrivals = self.waiting.arrivals, []
+        admission = self.policy.admission
+        while arrivals:
+            request = arrivals.pop(0)
+            try:
+                note = known(request)
+                if self._looks_at_cache or admission is not None:
+                    note.view = note.view._replace(cached_tokens=self._hit_tokens(request))
+                note.allowed_ns = self.policy.chunking.deadline_ns(note.view)
+                if self.recorder is not None:
+                    self.recorder.arrived(note.view, self._steps)
+                if admission is not None:
+                    load = LoadView(now, *running[:3], len(running.started), self.waiting.policy.size)
+                    decision = admission.admit(note.view, load)
+                    if decision.verdict != "accept":
+                        self._reject(request, decision.reason or decision.verdict)
+                        continue
+                self.waiting.enter(request)
+                if self._watch is not None:
+                    self._watch.watch(note.view.number, hooks.watched_hashes(request))
+            except Exception:
+                self.waiting.arrivals = [request, *arrivals]
+                raise
+
+    def _reject(self, request: Any, reason: str) -> None:
+        note = known(request)
+        note.reason = reason
+        # vLLM takes it out of the queue that it is in.
+        self.waiting.arrivals.append(request)
+        hooks.finish_aborted(self, request)
+        self._rejected.append(request)
+        if self.recorder is not None:
+            self.recorder.rejected(note.view.number, reason)
+
+    def _hit_tokens(self, request: Any) -> int:
+        return len(hooks.hit_blocks(self, request)) * self.block_size
+
+    def _reread(self) -> None:
+        """Read the keys of waiting requests anew whose cached prefix may have changed."""
+        if self._watch is None or self._listener is None:
+            return
+        touched = self._watch.touched(self._listener.take())
+        if touched:
+            request = self.waiting.request
+            self.waiting.policy.reread(touched, lambda number, _: self._hit_tokens(request(number)))
+
+    def _grant(self, seen: int, running: _Running) -> Grant | None:
+        """Ask the chunking for this step's tokens; ``None`` where nothing could be prefilled."""
+        waiting, started = self.waiting, running.started
+        seats = self._seats - len(self.running)
+        candidates = []
+        for request in started:
+            computed = request.num_computed_tokens
+            candidates.append(Candidate(known(request).view, computed, request.num_tokens - computed))
+        open_to_waiting = bool(waiting.policy.size) and seats > 0 and self._fits(waiting.first(1)[0], running.crossing)
+        if not started and not open_to_waiting:
+            return None
+        more = self.policy.chunking.lookahead - len(started)
+        if open_to_waiting and more > 0:
+            for request in waiting.first(min(more, seats)):
+                hit = self._hit_tokens(request)
+                view = known(request).view._replace(cached_tokens=hit)
+                candidates.append(Candidate(view, hit, request.num_tokens - hit))
+        deadline = None
+        if running.n_decode and running.allowed_ns != FAR:
+            deadline = seen + running.allowed_ns
+        batch = BatchView(seen, *running[:3], deadline, tuple(candidates), waiting.policy.size)
+        grant = self.policy.chunking.grant(batch)
+        if grant.tokens < 1 and not running.n_decode:
+            raise PolicyError(f"{self.policy.chunking.name} granted {grant} where nothing decodes")
+        return grant
+
+    def _fits(self, request: Any, reserve: int) -> bool:
+        """Return whether a request that waits would find its blocks while ``reserve`` free ones are spoken for."""
+        lacking = -(-request.num_tokens // self.block_size) - (hooks.free_blocks(self) - reserve)
+        if lacking <= 0:
+            return True
+        return sum(block.ref_cnt > 0 for block in hooks.hit_blocks(self, request)) >= lacking
+
+    def _may_start(self) -> bool:
+        if self._allotment is None:
+            return True
+        return self._allotment.open and len(self.running) < self._seats
+
+    def _reserve_prefill_lookahead(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """Lower a request's tokens to its share of the grant; vLLM asks just before it takes the blocks."""
+        wanted: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+        if self._allotment is None or not hooks.is_prefill(request):
+            return wanted
+        return self._allotment.share(request, num_computed_tokens, wanted)
+
+    def _note(self, step: Step, running: _Running, output: Any) -> None:
+        """Complete what a step is made of, and send it on its way."""
+        scheduled = output.num_scheduled_tokens
+        returned = self.waiting.returned
+        if self.recorder is not None:
+            for request in returned:
+                self.recorder.preempted(known(request).view.number, step.number, not request.is_prefill_chunk)
+        if not scheduled:
+            self._flying.append(None)
+            return
+        self._steps += 1
+        if returned or self._allotment is None:
+            self._count_anew(step, scheduled)
+        else:
+            step.n_decode, step.decode_context, step.decode_context_max = running[:3]
+        shares = self._allotment.shares if self._allotment is not None else []
+        for request, before, tokens in shares:
+            if request.request_id not in scheduled:
+                continue
+            note = known(request)
+            if note.started < 0:
+                note.started = before
+                if self.recorder is not None:
+                    self.recorder.started(note.view.number, before)
+            if self._watch is not None:
+                self._watch.unwatch(note.view.number)
+            # All but its newest output was still cached: what is left is a decode.
+            if tokens == 1 and before >= request.num_prompt_tokens and before + 1 == request.num_tokens:
+                step.n_decode += 1
+                step.decode_context += before
+                step.decode_context_max = max(step.decode_context_max, before)
+            else:
+                step.n_prefill += 1
+                step.prefill_tokens += tokens
+                step.prefill_pairs += tokens * before + (tokens * (tokens + 1) >> 1)
+            if self.recorder is not None:
+                self.recorder.chunk(step.number, note.view.number, tokens)
+                if before + tokens == request.num_tokens:
+                    self.recorder.prefilled(note.view.number, step.number)
+        if self.predictor is not None:
+            step.predicted = self.predictor.step_ns(*step.features)
+            if step.slack is not None:
+                step.slack -= step.predicted
+        if self.recorder is not None or self.telemetry is not None:
+            step.kv_blocks = self._kv_capacity() - hooks.free_blocks(self)
+        if self.telemetry is not None:
+            step.batch = list(scheduled.items())
+        self._flying.append(step)
+
+    def _kv_capacity(self) -> int:
+        return self.kv_cache_config.num_blocks - 1
+
+    def _count_anew(self, step: Step, scheduled: dict[str, int]) -> None:
+        """Count the decodes of a step in which some were preempted, or which vLLM has decided alone."""
+        shared = {s.request.request_id for s in self._allotment.shares} if self._allotment is not None else set()
+        step.n_decode = step.decode_context = step.decode_context_max = 0
+        for request_id, tokens in scheduled.items():
+            if request_id in shared:
+                continue
+            request = self.requests[request_id]
+            before = request.num_computed_tokens - tokens
+            if self._allotment is None and before < request.num_prompt_tokens:
+                step.n_prefill += 1
+                step.prefill_tokens += tokens
+                step.prefill_pairs += tokens * before + (tokens * (tokens + 1) >> 1)
+                continue
+            step.n_decode += 1
+            step.decode_context += before
+            step.decode_context_max = max(step.decode_context_max, before)
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """Take a step's tokens, and note who has finished."""
+        before = set(self.finished_req_ids)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        now = self.clock()
+        step = self._flying.popleft()
+        if step is not None:
+            self._finish(step, now, self.finished_req_ids - before)
+        for request in self._rejected:
+            hooks.add_output(outputs, request.client_index, hooks.aborted_output(request))
+        self._rejected.clear()
+        return outputs
+
+    def _finish(self, step: Step, now: int, finished: set[str]) -> None:
+        step.end = now
+        self._ended += 1
+        if self._deep:
+            step.start = max(step.decided, self._last_end)
+            self._last_end = now
+            self._end(step)
+        else:
+            step.start = step.decided
+            self._closing = step
+        if finished and self.recorder is not None:
+            for request_id in finished:
+                note = self._numbers[request_id]
+                self.recorder.finished(note.view.number, step.number, note.generated)
+
+    def _close(self, now: int) -> None:
+        """End the period of the last step, which lasts until ``now`` if the engine had more to do all the time."""
+        step, self._closing = self._closing, None
+        if step is not None:
+            if self.running or self.waiting.policy.size:
+                step.end = now
+            self._end(step)
+
+    def _end(self, step: Step) -> None:
+        if self.recorder is not None:
+            self.recorder.ended(step)
+        if self.telemetry is not None:
+            self.telemetry.ended(step)
+        if self.policy.observers and not self.fallen:
+            record = StepRecord(step.decided, step.start, step.end - step.start, *step.features)
+            try:
+                for part in self.policy.observers:
+                    part.observe(record)
+            except Exception as e:
+                self._fall_back(e)
+
+    def finish_recording(self) -> Recorder:
+        """Return what was recorded, once the engine has nothing left to do."""
+        self._close(self.clock())
+        assert self.recorder is not None
+        return self.recorder
+
+    def _forget(self, request_id: str) -> None:
+        note = self._numbers.pop(request_id, None)
+        if note is None:
+            return
+        if self._watch is not None:
+            self._watch.unwatch(note.view.number)
+        if self.telemetry is not None:
+            self.telemetry.left(request_id, note)
+
+    def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Give a request's blocks back; of a prefill-only one, forget the blocks that nobody else can reuse."""
+        note = known(request)
+        note.generated = request.num_output_tokens
+        if self.settings.discard and request.max_tokens == 1 and note.generated:
+            hooks.evict_beyond(self, request, self._worth_keeping(request))
+        if hooks.is_aborted(request) and not note.reason:
+            note.reason = "aborted by the client"
+            if self.recorder is not None:
+                self.recorder.gone(note.view.number, self._ended - 1, note.generated)
+        return super()._free_request(request, *args, **kwargs)
+
+    def _worth_keeping(self, request: Any) -> int:
+        """Return how many leading blocks of a request others may hit: as it says, was seen, or is waited for."""
+        note = known(request)
+        if note.keep_tokens is not None:
+            return note.keep_tokens // self.block_size
+        shared = 0 if self._watch is None else self._watch.shared(hooks.watched_hashes(request))
+        return max(shared, note.started // self.block_size)
+
+    def _fall_back(self, error: Exception) -> None:
+        """Let vLLM decide alone from now on, and say so once."""
+        if self.fallen:
+            raise error
+        self.fallen = True
+        logger.error(
+            "policy %s failed, and vLLM's own first come, first served takes its place: %s: %s",
+            self.settings.policy,
+            type(error).__name__,
+            error,
+        )
+        self._allotment = None
+        self.waiting.by_arrival()
+        if self.telemetry is not None:
+            self.telemetry.fell_back(error)
+
+    def shutdown(self) -> None:
+        """Write out what telemetry has, and shut vLLM's scheduler down."""
+        self._close(self.clock())
+        if self.telemetry is not None:
+            self.telemetry.close()
+        super().shutdown()
+
+
+class AsyncPolicyScheduler(PolicyScheduler, hooks.AsyncScheduler):
+    """The same where vLLM decides a step while the one before it runs."""
