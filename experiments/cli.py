@@ -118,12 +118,13 @@ def _sentence(error: Exception) -> str | None:
     from costmodels.base import CostModelError
     from experiments.config import ConfigError
     from experiments.sweep import Stopped
+    from gpu_runner.validate.tolerances import ValidationError
     from policies.base import PolicyError
     from sim.objectives import ObjectiveError
     from sim.store import StoreError
     from traces.schema import TraceError
 
-    known = (ConfigError, TraceError, PolicyError, CostModelError, ObjectiveError, StoreError, Stopped)
+    known = (ConfigError, TraceError, PolicyError, CostModelError, ObjectiveError, StoreError, Stopped, ValidationError)
     return f"{error}{notes}" if isinstance(error, known) else None
 
 
