@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from gpu_runner.openai_client import Answer, Server, completion
 from gpu_runner.prompts import prompt_ids
-from gpu_runner.replay import Clock, Progress, RealClock, Sent, objective_arguments
+from gpu_runner.replay import Clock, Progress, Sent, objective_arguments
+from policies.units import NS
 from sim.metrics import Summary, summarise
 from sim.objectives import Objectives
 from sim.records import FINISHED, NO_PREEMPTIONS, NULL, REJECTED, UNFINISHED, Columns, RunLog, request_table, step_table
@@ -117,7 +118,7 @@ def replay_live(
     Returns:
         The run, of the requests that were sent, and how late the client itself was.
     """
-    clock = clock or RealClock()
+    clock = clock or Clock()
     messages = []
     for i in range(len(trace)):
         extra = objective_arguments(trace, i)
@@ -155,7 +156,7 @@ async def _send_all(
     async with asyncio.TaskGroup() as tasks:
         for arrival, message in zip((trace.arrival_ns + epoch).tolist(), messages, strict=True):
             while (left := arrival - clock.now_ns()) > 0:
-                await asyncio.sleep(left / 1e9)
+                await asyncio.sleep(left / NS)
             answer = Answer()
             answers.append(answer)
             tasks.create_task(one(message, answer))

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from gpu_runner.prompts import prompt_array
 from gpu_runner.settings import KEY
-from policies.units import MS
-from sim.records import NULL, REJECTED, LoggedRun
+from policies.units import MS, NS
+from sim.records import NULL, REJECTED, LoggedRun, RunLog
 from sim.stats import percentiles
 from traces.schema import IntArray, Trace
 
 SPIN_NS = 200_000
 """The last stretch of a pause is spent looking at the clock, for sleeping overshoots by about 0.1 ms."""
 
-LATE_NS = 10 * MS
-"""Requests handed in later than this after their arrival, without a step to wait for, are worth a warning."""
+PER_REQUEST = ("outcome", "first_token", "finished", "cached", "visible")
+"""Lists of a run's log with a place for each request."""
 
 Progress = Callable[[int, int], object]
 """Told how many requests have been sent and how many have finished."""
@@ -43,7 +44,7 @@ class Host(Protocol):
 
     @property
     def scheduler(self) -> Any:
-        """The scheduler, whose ``recorder`` keeps what happens."""
+        """A recording scheduler, idle."""
 
     def add(
         self,
@@ -59,31 +60,23 @@ class Host(Protocol):
         """Run one step, and return the ids of the requests that finished in it."""
 
 
-class Clock(Protocol):
-    """A clock in nanoseconds since the epoch of ``time.time_ns``."""
+class Clock:
+    """Tells the time and waits.
 
-    def now_ns(self) -> int:
-        """Return the time."""
+    Args:
+        now_ns: the clock, nanoseconds since the epoch of ``time.time``; one that starts there and never goes back by
+            default.
+    """
 
-    def sleep_until(self, time_ns: int) -> None:
-        """Return at a time, or at once if it is past."""
-
-
-class RealClock:
-    """The machine's clock: the time of day when it is made, and monotonic from then on."""
-
-    def __init__(self) -> None:
-        self._offset = time.time_ns() - time.monotonic_ns()
-
-    def now_ns(self) -> int:
-        """Return the time."""
-        return time.monotonic_ns() + self._offset
+    def __init__(self, now_ns: Callable[[], int] | None = None) -> None:
+        offset = time.time_ns() - time.perf_counter_ns()
+        self.now_ns = now_ns or (lambda: time.perf_counter_ns() + offset)
 
     def sleep_until(self, time_ns: int) -> None:
         """Return at a time, or at once if it is past."""
         while (left := time_ns - self.now_ns()) > 0:
             if left > SPIN_NS:
-                time.sleep((left - SPIN_NS) / 1e9)
+                time.sleep((left - SPIN_NS) / NS)
 
 
 @dataclass
@@ -129,11 +122,6 @@ def paced(trace: Trace, speed: float = 1.0, saturate: bool = False) -> Trace:
     return trace if speed == 1 else trace.scale_rate(speed)
 
 
-def prompts_of(trace: Trace, vocab: int) -> list[IntArray]:
-    """Return every prompt's token ids, made before the clock starts."""
-    return [prompt_array(trace, i, vocab) for i in range(len(trace))]  # type: ignore[misc]
-
-
 def objective_arguments(trace: Trace, index: int) -> dict[str, str | float]:
     """Return what a request tells the scheduler of itself, in the terms of :class:`gpu_runner.settings.Wishes`."""
     arguments: dict[str, str | float] = {}
@@ -148,8 +136,8 @@ def objective_arguments(trace: Trace, index: int) -> dict[str, str | float]:
 
 def replay(
     trace: Trace, host: Host, *, clock: Clock | None = None, progress: Progress = lambda sent, finished: None
-) -> tuple[LoggedRun, Sent]:
-    """Replay a trace through an engine whose scheduler has a recorder, and return what happened.
+) -> tuple[Trace, LoggedRun, Sent]:
+    """Replay a trace through an engine with a recording :class:`gpu_runner.scheduler.PolicyScheduler`.
 
     A request is handed in before the first step that starts after its arrival, and its time in the queue counts from
     the arrival. Those that can never run are turned away as the simulator does. An interrupt and an error of the engine
@@ -158,55 +146,94 @@ def replay(
     Args:
         trace: of :func:`paced`; arrivals are nanoseconds after the start.
         host: warmed up and idle.
-        clock: the machine's by default.
-        progress: told before each step.
+        clock: the scheduler's by default.
+        progress: told after each step.
 
     Returns:
-        The run, of the requests that were sent, and how they got in.
+        The requests that were sent, with their arrivals as the engine knows them; the run; and how they got in.
     """
-    clock = clock or RealClock()
-    prompts = prompts_of(trace, host.vocab)
+    scheduler = host.scheduler
+    clock = clock or Clock(scheduler.clock)
+    prompts = [prompt_array(trace, i, host.vocab) for i in range(len(trace))]
     sent = Sent()
-    recorder = host.scheduler.recorder
-    epoch = clock.now_ns()
-    recorder.begin(epoch)
+    scheduler.begin()
+    # vLLM keeps arrivals as floats, which whole seconds survive: nobody arrives before the start.
+    epoch = (clock.now_ns() // NS + 1) * NS
+    known = [known_arrival(epoch + t) - epoch for t in trace.arrival_ns.tolist()]
+    trace = trace.with_arrivals(lambda n: np.array(known, dtype=np.int64))
     try:
         _drive(trace, prompts, host, clock, epoch, sent, progress)
     except KeyboardInterrupt as e:
         sent.stopped, sent.error = "interrupted", e
     except Exception as e:  # whatever it is, what was measured before must not be lost
         sent.stopped, sent.error = f"the engine failed: {type(e).__name__}: {e}", e
-    run: LoggedRun = recorder.run(trace.limit(sent.count))
-    for index, reason in sent.refused.items():
-        run.log.outcome[index] = REJECTED
-        run.log.reasons[index] = reason
-    return run, sent
+    asked = trace.limit(sent.count)
+    rows = np.array([i for i in range(sent.count) if i not in sent.refused], dtype=np.int64)
+    came, run = scheduler.finish_recording().run(asked.select(rows), origin_ns=epoch)
+    if len(came) == len(asked):
+        return came, run, sent
+    return *_spread(asked, rows[: len(came)], came, run, sent.refused), sent
+
+
+def known_arrival(time_ns: int) -> int:
+    """Return the nearest time that survives the way through floats of seconds, 0.13 µs away at most."""
+    return round(time_ns / NS * 1e9)
+
+
+def _spread(
+    asked: Trace, rows: IntArray, came: Trace, run: LoggedRun, refused: Mapping[int, str]
+) -> tuple[Trace, LoggedRun]:
+    """Return a run of all that were sent, given that of those ``rows`` that a step has seen."""
+    at = rows.tolist()
+    outputs = asked.output_tokens.copy()
+    outputs[rows] = came.output_tokens
+    trace = replace(asked, output_tokens=outputs)
+    old, log = run.log, RunLog(len(trace))
+    for f in fields(RunLog):
+        if f.name not in ("n", *PER_REQUEST):
+            setattr(log, f.name, copy(getattr(old, f.name)))
+    for name in PER_REQUEST:
+        values = getattr(old, name)
+        if name == "visible":
+            log.visible = [NULL] * len(trace) if values else []
+        for i, value in zip(at, values, strict=False):
+            getattr(log, name)[i] = value
+    log.chunks = {**old.chunks, "request": [at[i] for i in old.chunks["request"]]}
+    log.preemptions = [[step, at[i], after, until] for step, i, after, until in old.preemptions]
+    for name in ("reasons", "stopped", "interrupted"):
+        setattr(log, name, {at[i]: value for i, value in getattr(old, name).items()})
+    for i, reason in refused.items():
+        log.outcome[i] = REJECTED
+        log.reasons[i] = reason
+    return trace, LoggedRun(trace, log, run.predicts)
 
 
 def _drive(
-    trace: Trace, prompts: list[IntArray], host: Host, clock: Clock, epoch: int, sent: Sent, progress: Progress
+    trace: Trace, prompts: list[Any], host: Host, clock: Clock, epoch: int, sent: Sent, progress: Progress
 ) -> None:
     arrivals = (trace.arrival_ns + epoch).tolist()
     outputs = trace.output_tokens.tolist()
     while sent.count < len(arrivals) or host.busy:
         while sent.count < len(arrivals) and arrivals[sent.count] <= (now := clock.now_ns()):
-            index, arrival = sent.count, arrivals[sent.count]
+            index = sent.count
             sent.count += 1
-            sent.late_ns.append(now - arrival)
-            total = len(prompts[index]) + outputs[index]
-            if total > host.max_model_len:
-                sent.refused[index] = (
-                    f"{len(prompts[index])} prompt and {outputs[index]} output tokens exceed max_model_len "
-                    f"{host.max_model_len}"
-                )
+            sent.late_ns.append(now - arrivals[index])
+            if reason := _refusal(len(prompts[index]), outputs[index], host.max_model_len):
+                sent.refused[index] = reason
                 continue
-            arguments = {"arrival_ns": arrival, **objective_arguments(trace, index)}
+            arguments = objective_arguments(trace, index)
             try:
-                host.add(str(index), prompts[index].tolist(), outputs[index], arrival, arguments)
+                host.add(str(index), prompts[index].tolist(), outputs[index], arrivals[index], arguments)
             except ValueError as e:
-                sent.refused[index] = str(e).splitlines()[0]
+                sent.refused[index] = str(e).partition("\n")[0]
         if host.busy:
             sent.finished += len(host.step())
         elif sent.count < len(arrivals):
             clock.sleep_until(arrivals[sent.count])
         progress(sent.count, sent.finished)
+
+
+def _refusal(prompt: int, outputs: int, longest: int) -> str | None:
+    if prompt + outputs <= longest:
+        return None
+    return f"{prompt} prompt and {outputs} output tokens exceed max_model_len {longest}"
