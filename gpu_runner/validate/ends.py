@@ -95,7 +95,7 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """``simulated / measured - 1``; ``None`` where one side has nothing."""
+        """``simulated / measured - 1``; ``None`` where one side has nothing, or 0 was measured."""
         if not self.measured or self.simulated is None:
             return None
         return self.simulated / self.measured - 1
@@ -107,8 +107,10 @@ class Row:
 
     @property
     def within(self) -> bool | None:
-        """Whether the error is allowed; ``None`` where there is none to judge."""
-        return None if self.error is None else abs(self.error) <= self.allowed
+        """Whether the error is allowed; ``None`` where nothing was measured."""
+        if self.measured is None:
+            return None
+        return self.measured == self.simulated if self.error is None else abs(self.error) <= self.allowed
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, as JSON can say it."""

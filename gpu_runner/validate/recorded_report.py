@@ -8,10 +8,11 @@ import numpy as np
 
 from costmodels.kernels_csv import CsvKernels
 from gpu_runner.validate.ends import FloatArray, Row, compare
+from gpu_runner.validate.ends_report import verdict
 from gpu_runner.validate.pictures import cdf_picture, error_picture, series_picture, steps_picture
 from gpu_runner.validate.prediction import Prediction
 from gpu_runner.validate.recorded import RecordedRun
-from gpu_runner.validate.sections import Grid, Picture, Section, ends_grid, misses, percent, steps_section
+from gpu_runner.validate.sections import Grid, Picture, Section, ends_grid, misses, steps_section
 from gpu_runner.validate.step_times import StepErrors
 from gpu_runner.validate.tolerances import STATISTICS, TIMES, Tolerances
 from policies.units import MS, NS
@@ -83,16 +84,14 @@ def ends_sections(
         depth = DEPTHS[plain.pipeline_depth]
         title = f"{recorded.folder.name}, pipeline {depth}"
         found = misses(without, f"L3 {title}")
-        worst = max((r for r in without if r.error is not None), key=lambda r: abs(r.error or 0.0))
-        within = sum(bool(r.within) for r in without)
+        passed, summary = verdict(without)
         suffix = "" if k == 0 else f"-depth{plain.pipeline_depth}"
         sections.append(
             Section(
                 "L3",
                 title,
-                not found if k == 0 else None,
-                f"{within} of {len(without)} figures are within tolerance without any tuning; the worst is "
-                f"{percent(worst.error, signed=True)}.",
+                passed if k == 0 else None,
+                f"Without any tuning: {summary}",
                 tables=[
                     ends_grid(without, "Kernel times alone, nothing tuned (this is what is judged)" if k == 0 else ""),
                     _fitted_grid(with_host, fitted),

@@ -11,9 +11,10 @@ import numpy as np
 
 from costmodels.base import CostModel
 from costmodels.io import cost_model_from_dict, load_cost_model
-from gpu_runner.validate.ends import Sample, compare, sample_of
-from gpu_runner.validate.pictures import cdf_picture, error_picture, steps_picture
-from gpu_runner.validate.sections import Section, ends_grid, misses, percent, steps_section
+from gpu_runner.validate.ends import sample_of
+from gpu_runner.validate.ends_report import ends_section
+from gpu_runner.validate.pictures import steps_picture
+from gpu_runner.validate.sections import Section, steps_section
 from gpu_runner.validate.step_times import StepErrors, predicted_ns
 from gpu_runner.validate.tolerances import Tolerances, ValidationError
 from policies.spec import PolicySpec
@@ -173,77 +174,3 @@ def stored_sections(
     if blind:
         ends = replace(ends, text=[*ends.text, BLIND])
     return [*sections, ends]
-
-
-def ends_section(
-    label: str,
-    measured: Sequence[Sample],
-    simulated: Sequence[Sample],
-    tolerances: Tolerances,
-    rho: tuple[float | None, float | None] | None = None,
-    name: str = "",
-) -> Section:
-    """Return the section on a comparison end to end, level L3.
-
-    Args:
-        label: what was run.
-        measured: repeats on the engine.
-        simulated: runs of the simulator.
-        tolerances: of the figures.
-        rho: offered rate over the largest stable rate, on the engine and in the simulator, where known.
-        name: ends the names of the pictures, where a report has several such sections.
-    """
-    rows = compare([s.figures for s in measured], [s.figures for s in simulated], tolerances)
-    title = label
-    text = []
-    if rho is not None:
-        shown = ["unknown" if r is None else f"{r:.2f}" for r in rho]
-        title += f" at ρ {shown[0]}"
-        text.append(
-            f"Offered rate over the largest stable rate: {shown[0]} on the engine, {shown[1]} in the simulator."
-        )
-    if len(measured) < 3:
-        text.append("With fewer than three repeats the engine's own spread is not known.")
-    found = misses(rows, f"L3 {title}")
-    judged = [r for r in rows if r.error is not None]
-    worst = max(judged, key=lambda r: abs(r.error or 0.0), default=None)
-    summary = (
-        "Nothing was measured on both sides."
-        if worst is None
-        else (
-            f"{sum(bool(r.within) for r in judged)} of {len(judged)} figures are within what is allowed; the largest "
-            f"error is {percent(worst.error, signed=True)}."
-        )
-    )
-    return Section(
-        "L3",
-        title,
-        not found if judged else None,
-        summary,
-        tables=[ends_grid(rows)],
-        pictures=[cdf_picture(measured, simulated, name=f"cdf{name}"), error_picture(rows, name=f"errors{name}")],
-        text=text,
-        misses=found,
-        data={"rho": rho, "figures": [r.to_dict() for r in rows], "repeats": len(measured)},
-    )
-
-
-def knee_section(label: str, measured: float | None, simulated: float | None, tolerances: Tolerances) -> Section:
-    """Return the section on the largest stable rates, in requests per second; ``None`` where no rate was stable."""
-    rows = compare([{"knee": measured}], [{"knee": simulated}], tolerances, ["knee"])
-    found = misses(rows, f"L3 knee of {label}")
-    judged = [r for r in rows if r.error is not None]
-    summary = (
-        f"The largest stable rate is simulated {percent(judged[0].error, signed=True)} off."
-        if judged
-        else "No rate was stable on both sides."
-    )
-    return Section(
-        "L3",
-        f"knee of {label}",
-        not found if judged else None,
-        summary,
-        tables=[ends_grid(rows)],
-        misses=found,
-        data={"knee": [r.to_dict() for r in rows]},
-    )
