@@ -30,26 +30,22 @@ class NvmlMeter:
         return sum(int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(h)) for h in self._handles)
 
 
-def open_meter(uuids: Sequence[str] | None = None) -> tuple[EnergyMeter | None, str]:
-    """Return a meter of the GPUs, or ``None``, and a sentence that says what energy is measured by or why it is not.
+def open_meter(uuids: Sequence[str]) -> tuple[EnergyMeter | None, str]:
+    """Return a meter of GPUs, or ``None``, and a sentence that says how energy is measured or why it is not.
 
     Args:
-        uuids: of the GPUs, as NVML spells them; all GPUs of the machine by default.
+        uuids: of the GPUs, as NVML spells them, ``GPU-...``; none on a CPU.
     """
+    if not uuids:
+        return None, "no energy: the engine runs on no NVIDIA GPU"
     try:
         import pynvml
     except ImportError:
-        return None, "no energy: nvidia-ml-py is not installed"
+        return None, "no energy: nvidia-ml-py is not installed; pip install 'prefillsim[gpu]' brings it"
     try:
         pynvml.nvmlInit()
-        if uuids is None:
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        else:
-            handles = [pynvml.nvmlDeviceGetHandleByUUID(u) for u in uuids]
-        if not handles:
-            return None, "no energy: there is no NVIDIA GPU"
-        meter = NvmlMeter(pynvml, handles)
+        meter = NvmlMeter(pynvml, [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids])
         meter.read_mj()
     except pynvml.NVMLError as e:
         return None, f"no energy: NVML says {e}"
-    return meter, f"mean power by NVML's energy counters of {len(handles)} GPUs, times the step's duration"
+    return meter, f"energy: mean power by the energy counters of {len(uuids)} GPUs, times the step's duration"

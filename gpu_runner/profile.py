@@ -39,9 +39,9 @@ class ProfileStopped(ProfileError):
 class Plan:
     """What is to be measured, and in which order.
 
-    Every round visits all cells once. Cells with the same decodes follow one another, since those are made once for all
-    of them; their groups, and the cells in each, are in another random order in each round, so that a machine that slows
-    down does not look like a property of some cells.
+    Every round visits all cells once. Cells with the same decodes follow one another, since those are made once for
+    all of them; their groups, and the cells in each, are in another random order in each round, so that a machine that
+    slows down does not look like a property of some cells.
     """
 
     cells: tuple[Cell, ...]

@@ -131,8 +131,9 @@ def preset(name: str, capacity: Capacity) -> Axes:
         raise ProfileError(f"unknown grid {name!r}{nearest(name, GRIDS)} ({', '.join(GRIDS)})")
     n_decodes, n_contexts, n_tokens, n_depths = _LEVELS[name]
     longest = capacity.max_model_len
-    most = min(capacity.max_num_seqs, max(capacity.kv_blocks // 8, 1))
-    chunk = min(capacity.max_step_tokens, longest // 2)
+    # The largest decode batch leaves room for a prompt, and the largest prompt for that batch.
+    most = max(min(capacity.max_num_seqs - max(_PROMPTS[name]), capacity.kv_blocks // 8), 1)
+    chunk = min(max(capacity.max_step_tokens - most, capacity.max_step_tokens // 2), longest // 2)
     return Axes(
         decodes=(0, *_geometric(1, most, n_decodes)),
         decode_contexts=_geometric(min(max(64, capacity.block_size + 1), longest // 4), longest * 3 // 4, n_contexts),

@@ -17,6 +17,8 @@ FAR = 1.5
 
 MOST_DRIFT = 0.05
 
+MOST_SPREAD = 0.1
+
 
 @dataclass(frozen=True)
 class Quality:
@@ -25,6 +27,8 @@ class Quality:
     drift: float | None
     """Median over the first cells of their time at the end ÷ in the first round, minus 1."""
     drift_cells: int
+    drift_error: float | None
+    """Standard error of the drift."""
     spread: float | None
     """Median over cells of the standard deviation of their repeats ÷ their median."""
     far_off: int
@@ -40,7 +44,9 @@ class Quality:
     def notes(self, steps: int) -> list[str]:
         """Return warnings, a sentence each."""
         found = []
-        if self.drift is not None and abs(self.drift) > MOST_DRIFT:
+        if self.spread is not None and self.spread > MOST_SPREAD:
+            found.append(f"repeats spread by {self.spread:.0%}; is other work running on this machine?")
+        if self.drift is not None and abs(self.drift) > max(MOST_DRIFT, 2 * (self.drift_error or 0)):
             found.append(
                 f"the machine drifted: the first {self.drift_cells} cells took {self.drift:+.1%} at the end, so "
                 "measure again when it is idle and warm"
@@ -68,6 +74,8 @@ def assess(entries: Sequence[Entry]) -> Quality:
     return Quality(
         drift=float(np.median(late)) - 1 if late else None,
         drift_cells=len(late),
+        # 1.25: of a median, as a multiple of a mean's.
+        drift_error=1.25 * float(np.std(late, ddof=1)) / len(late) ** 0.5 if len(late) > 1 else None,
         spread=float(np.median(spreads)) if spreads else None,
         far_off=sum(e.sample.duration_ns > FAR * median[e.cell] for e in entries),
         rounds=tuple(float(np.median(by_round[r])) for r in sorted(by_round)),

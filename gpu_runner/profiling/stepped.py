@@ -203,7 +203,8 @@ class SteppedBench:
             self._live = []
 
     def _ids(self, count: int) -> list[int]:
-        return self._rng.integers(0, self._vocab, count).tolist()
+        ids: list[int] = self._rng.integers(0, self._vocab, count).tolist()
+        return ids
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.capacity.block_size)

@@ -13,6 +13,9 @@ from gpu_runner.profiling.grid import Capacity
 
 NOTHING = Ran((), 0, None)
 
+PASSING = ("instance_id", "_port", "compilation_time")
+"""Ends of names in vLLM's configuration whose values are drawn or measured at each start."""
+
 
 class VllmSteps:
     """Steps of a :class:`gpu_runner.engine.Engine` with vLLM's own scheduler, one in flight.
@@ -32,7 +35,8 @@ class VllmSteps:
             raise EngineError("a profile needs vLLM's prefix cache; start it with enable_prefix_caching=True")
         self._engine = engine
         self._scheduler = engine.scheduler
-        self._spans: tuple[Span, ...] = ()
+        self._spans: Sequence[Span] = ()
+        self._facts: Facts | None = None
         self._decided = self._updating = self._own = 0
         self._schedule = self._scheduler.schedule
         self._update = self._scheduler.update_from_output
@@ -51,8 +55,23 @@ class VllmSteps:
             block_size=int(config.cache_config.block_size),
         )
 
+    @property
+    def gpus(self) -> list[str]:
+        """UUIDs of the NVIDIA GPUs that it uses; none on a CPU."""
+        import torch
+
+        if not torch.cuda.is_available():
+            return []
+        count = int(self._engine.config.parallel_config.tensor_parallel_size)
+        return [f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in range(count)]
+
     def facts(self) -> Facts:
         """Say what is measured."""
+        if self._facts is None:
+            self._facts = self._ask()
+        return self._facts
+
+    def _ask(self) -> Facts:
         found = self._engine.provenance()
         return Facts(
             setting={
@@ -63,7 +82,7 @@ class VllmSteps:
                 "engine": "vllm",
                 "engine_version": found["vllm"],
             },
-            key={k: v for k, v in found.items() if k not in ("device", "dtype")},
+            key={k: lasting(v) for k, v in found.items() if k not in ("device", "dtype")},
         )
 
     def add(self, name: str, ids: Sequence[int], output_tokens: int) -> None:
@@ -82,7 +101,7 @@ class VllmSteps:
         """Run one step of at most so many tokens; without work, nothing runs."""
         scheduler = self._scheduler
         usual = scheduler.max_num_scheduled_tokens
-        self._spans, self._own = (), 0
+        self._forget()
         scheduler.max_num_scheduled_tokens = min(budget, usual)
         try:
             begin = time.perf_counter_ns()
@@ -92,11 +111,14 @@ class VllmSteps:
             scheduler.max_num_scheduled_tokens = usual
         if not self._spans:
             return NOTHING
-        return Ran(self._spans, duration, max(duration - (self._updating - self._decided), 0))
+        return Ran(tuple(self._spans), duration, max(duration - (self._updating - self._decided), 0))
 
     def close(self) -> None:
         """Take the wraps off."""
         del self._scheduler.schedule, self._scheduler.update_from_output
+
+    def _forget(self) -> None:
+        self._spans, self._own = (), 0
 
     def _see_schedule(self, *args: Any, **kwargs: Any) -> Any:
         output = self._schedule(*args, **kwargs)
@@ -109,6 +131,13 @@ class VllmSteps:
     def _see_update(self, *args: Any, **kwargs: Any) -> Any:
         self._updating = time.perf_counter_ns()
         return self._update(*args, **kwargs)
+
+
+def lasting(value: Any) -> Any:
+    """Return a resolved configuration without what differs between two starts of the same engine."""
+    if isinstance(value, Mapping):
+        return {k: lasting(v) for k, v in value.items() if not k.endswith(PASSING)}
+    return [lasting(v) for v in value] if isinstance(value, list) else value
 
 
 def _spans(requests: Mapping[str, Any], tokens: Mapping[str, int]) -> tuple[Span, ...]:

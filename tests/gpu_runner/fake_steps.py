@@ -1,4 +1,4 @@
-"""An engine with vLLM's order of serving, token budget and block-granular prefix cache, whose steps take a known time."""
+"""An engine with vLLM's order of serving, token budget and prefix cache, whose steps take a known time."""
 
 from __future__ import annotations
 

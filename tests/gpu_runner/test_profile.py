@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_rounds_are_in_different_orders_and_groups_stay_together() -> None:
     for order in orders:
         assert set(order) == set(plan.cells)
         groups = [c[:2] for c in order]
-        changes = sum(a != b for a, b in zip(groups, groups[1:], strict=False))
+        changes = sum(a != b for a, b in pairwise(groups))
         assert changes == len(set(groups)) - 1
     assert orders == [tuple(Plan.of(bench_of(FakeSteps()), AXES.cells(16), 5).order(r)) for r in range(5)]
 
