@@ -27,13 +27,13 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from costmodels.base import CostModel
+from gpu_runner.identity import Batch
 from gpu_runner.model import tiny_llama
 from gpu_runner.prompts import prompt_ids
+from gpu_runner.replay import objective_arguments
 from gpu_runner.scheduler import PolicyScheduler
-from gpu_runner.settings import KEY
-from policies.units import MS
 from sim.records import LoggedRun
-from traces.schema import NONE, Trace
+from traces.schema import Trace
 
 VOCAB = 1 << 20
 OUTPUT_IDS = 1 << 21
@@ -55,18 +55,6 @@ class OracleOptions:
     pipeline_depth: int = 1
     additional: dict[str, Any] | None = None
     """vLLM's ``additional_config``; ``None`` runs vLLM's own scheduler."""
-
-
-@dataclass
-class Batch:
-    """One step that the real scheduler made. Times in nanoseconds."""
-
-    decided: int
-    start: int
-    duration: int
-    requests: list[tuple[int, int]]
-    """Numbers of requests and their tokens, in batch order."""
-    preempted: list[int]
 
 
 class _Later:
@@ -152,11 +140,15 @@ class Oracle:
             init_none_hash(hash_fn)
             self._hasher = get_request_block_hasher(options.block_size, hash_fn)
         self._decided = 0
+        # Preempted since the last step with work.
+        self._lost: set[int] = set()
         schedule = self.scheduler.schedule
 
         def noting(*args: Any, **kwargs: Any) -> Any:
             self._decided = self.now
-            return schedule(*args, **kwargs)
+            output = schedule(*args, **kwargs)
+            self._lost |= {self._numbers[i] for i in output.preempted_req_ids or ()}
+            return output
 
         self.scheduler.schedule = noting
 
@@ -184,7 +176,7 @@ class Oracle:
     def _request(self, i: int) -> Request:
         trace = self.trace
         params = SamplingParams(
-            ignore_eos=True, max_tokens=int(trace.output_tokens[i]), extra_args=wishes_of(trace, i) or None
+            ignore_eos=True, max_tokens=int(trace.output_tokens[i]), extra_args=objective_arguments(trace, i) or None
         )
         return Request(
             request_id=str(i),
@@ -213,9 +205,9 @@ class Oracle:
 
     def note(self, output: Any, start: int, duration: int) -> None:
         """Keep a step with work."""
-        requests = [(self._numbers[i], c) for i, c in output.num_scheduled_tokens.items()]
-        preempted = sorted(self._numbers[i] for i in output.preempted_req_ids or ())
-        self.batches.append(Batch(self._decided, start, duration, requests, preempted))
+        requests = tuple((self._numbers[i], c) for i, c in output.num_scheduled_tokens.items())
+        self.batches.append(Batch(self._decided, start, duration, requests, tuple(sorted(self._lost))))
+        self._lost = set()
 
     def sample(self, output: Any) -> ModelRunnerOutput:
         """Return a token for each request that has computed all it had, unlike any other token."""
@@ -231,18 +223,6 @@ class Oracle:
         return ModelRunnerOutput(
             req_ids=ids, req_id_to_index={r: at for at, r in enumerate(ids)}, sampled_token_ids=sampled
         )
-
-
-def wishes_of(trace: Trace, i: int) -> dict[str, Any]:
-    """Return what a request of a trace brings along, as ``SamplingParams.extra_args``."""
-    wishes: dict[str, Any] = {}
-    for name, column in (("ttft_ms", trace.slo_ttft_ns), ("tpot_ms", trace.slo_tpot_ns)):
-        if column is not None and column[i] != NONE:
-            wishes[f"{KEY}_{name}"] = int(column[i]) / MS
-    for name, labels in (("tenant", trace.tenant), ("session", trace.session)):
-        if labels is not None and labels[i] is not None:
-            wishes[f"{KEY}_{name}"] = str(labels[i])
-    return wishes
 
 
 @cache

@@ -344,12 +344,12 @@ class Engine:
                         chunk_request(i)
                         chunk_tokens(c)
                     taken = tokens - left
-                    if not n_prefill and (not n or (tokens and not (closed or blocked))):
-                        if closed:  # all that was to run has lost its blocks
-                            if last_end > now:
-                                now = last_end
-                            continue
+                    if not closed and not n_prefill and (not n or (tokens and not blocked)):
                         raise self._refusal(grant, now)
+                if closed and not n and not n_prefill:  # all that was to run has lost its blocks
+                    if last_end > now:
+                        now = last_end
+                    continue
                 if resumed:
                     n += resumed
                     context += resumed_context
