@@ -118,6 +118,7 @@ def _sentence(error: Exception) -> str | None:
     from costmodels.base import CostModelError
     from experiments.config import ConfigError
     from experiments.sweep import Stopped
+    from gpu_runner.engine import EngineError
     from gpu_runner.validate.tolerances import ValidationError
     from policies.base import PolicyError
     from sim.objectives import ObjectiveError

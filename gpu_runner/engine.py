@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from policies.units import NS
-from sim.store import StoreError
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -31,7 +30,7 @@ WARM_UP_OUTPUTS = 4
 WARM_UP_BATCH = 64
 
 
-class EngineError(StoreError):
+class EngineError(ValueError):
     """An engine that cannot start, or is used wrongly; the message says what would be right."""
 
 
@@ -246,9 +245,9 @@ def open_engine(options: EngineOptions) -> Engine:
         raise EngineError(f"this vLLM has no engine argument {name}")
     try:
         return Engine(LLMEngine.from_engine_args(EngineArgs(**arguments)), options)
-    except EngineError:
-        raise
     except Exception as e:
+        if type(e).__module__.startswith("gpu_runner."):
+            raise EngineError(str(e)) from e
         raise EngineError(f"vLLM cannot start {options.model}: {_reason(e)}") from e
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sim.store import StoreError
+from gpu_runner.engine import EngineError
 
 ANSWER_S = 30.0
 """Longest wait for the list of models, which a server gives at once."""
@@ -24,7 +24,7 @@ ANSWER_S = 30.0
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
-class ServerError(StoreError):
+class ServerError(EngineError):
     """A server that cannot be used at all; the message says what would be right."""
 
 
