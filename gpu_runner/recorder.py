@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -34,8 +36,10 @@ class Step:
     start: int = 0
     end: int = 0
     fallback: bool = False
-    batch: list[tuple[str, int]] = field(default_factory=list)
-    """Requests and their tokens, in batch order; kept only for telemetry."""
+    first_tokens: list[Any] = field(default_factory=list)
+    """What is noted of the requests that get their first token from it, until it ends."""
+    batch: tuple[Sequence[int], Sequence[int]] = ((), ())
+    """Numbers of the requests and their tokens, in batch order; kept only for telemetry."""
 
     @property
     def features(self) -> tuple[int, int, int, int, int, int]:

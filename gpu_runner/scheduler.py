@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import logging
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpu_runner import hooks
-from gpu_runner.allotment import NOTHING, Allotment
+from gpu_runner.allotment import NOTHING, Allotment, Share
+from gpu_runner.known import Known, known
 from gpu_runner.recorder import Recorder, Step
 from gpu_runner.settings import NO_WISHES, Settings, SettingsError, Wishes
 from gpu_runner.telemetry import Telemetry, open_telemetry
-from gpu_runner.waiting import Known, WaitingQueue, known
+from gpu_runner.waiting import WaitingQueue
 from gpu_runner.watch import CacheWatch
+from policies.answers import VERDICTS
 from policies.base import Ordering, PolicyError
 from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, StepRecord
 
@@ -34,6 +37,22 @@ def wall_clock() -> Callable[[], int]:
     """Return a clock of nanoseconds that starts at the wall clock's time, as arrivals have it, and never goes back."""
     offset = time.time_ns() - time.perf_counter_ns()
     return lambda: offset + time.perf_counter_ns()
+
+
+def _sound_deadline(deadline: int | None) -> int | None:
+    """Return what a chunking has answered, if it is what it should be; a later step would fail on it."""
+    if deadline is not None and (type(deadline) is not int or deadline <= 0):
+        raise PolicyError(f"deadline_ns answered {deadline!r}, not a positive number of nanoseconds or None")
+    return deadline
+
+
+def _check_grant(grant: Grant, name: str, n_decode: int) -> None:
+    """Refuse a grant that vLLM would fail on in the middle of a step, or wait on for ever."""
+    tokens, prefills, cap, _ = grant
+    sound = type(tokens) is int and tokens >= (0 if n_decode else 1)
+    if not sound or not all(n is None or (type(n) is int and n >= 1) for n in (prefills, cap)):
+        where = "" if n_decode else " where nothing decodes"
+        raise PolicyError(f"chunking {name} granted {grant!r}{where}")
 
 
 class _Running(NamedTuple):
@@ -84,7 +103,7 @@ class PolicyScheduler(hooks.Scheduler):
         self._watch = CacheWatch() if ordering.cache_aware and self.kv_cache_manager.enable_caching else None
         self._listener = hooks.Listener(self) if self._watch is not None else None
         self.recorder = Recorder(self._deep, self.policy.needs_predictor) if self.settings.record else None
-        self.telemetry: Telemetry | None = open_telemetry(self.settings)
+        self.telemetry: Telemetry | None = open_telemetry(self.settings, metrics=self.log_stats)
         self.fallen = False
         """The policy has failed, and vLLM's own order has been in force since."""
         self.policy.reset(self.predictor)
@@ -142,8 +161,11 @@ class PolicyScheduler(hooks.Scheduler):
             session=wishes.session,
         )
         self._came += 1
+        self._forget(request.request_id)
         request.prefillsim = Known(view, None, wishes.keep_tokens)
         self._numbers[request.request_id] = request.prefillsim
+        if self.fallen and self.recorder is not None:
+            self.recorder.arrived(view, self._steps)
         super().add_request(request)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
@@ -151,7 +173,9 @@ class PolicyScheduler(hooks.Scheduler):
         now = self.clock()
         self._close(now)
         for request_id in self.finished_req_ids:
-            self._forget(request_id)
+            # Unless the name has been given to a new request meanwhile.
+            if request_id not in self.requests:
+                self._forget(request_id)
         self.waiting.returned.clear()
         running = self._look()
         seen = self._expected_start(now)
@@ -229,14 +253,16 @@ class PolicyScheduler(hooks.Scheduler):
                 note = known(request)
                 if self._looks_at_cache or admission is not None:
                     note.view = note.view._replace(cached_tokens=self._hit_tokens(request))
-                note.allowed_ns = self.policy.chunking.deadline_ns(note.view)
+                note.allowed_ns = _sound_deadline(self.policy.chunking.deadline_ns(note.view))
                 if self.recorder is not None:
                     self.recorder.arrived(note.view, self._steps)
                 if admission is not None:
                     load = LoadView(now, *running[:3], len(running.started), self.waiting.policy.size)
                     decision = admission.admit(note.view, load)
+                    if decision.verdict not in VERDICTS:
+                        raise PolicyError(f"admission {admission.name} answered {decision!r}")
                     if decision.verdict != "accept":
-                        self._reject(request, decision.reason or decision.verdict)
+                        self._reject(request, str(decision.reason or decision.verdict))
                         continue
                 self.waiting.enter(request)
                 if self._watch is not None:
@@ -247,7 +273,7 @@ class PolicyScheduler(hooks.Scheduler):
 
     def _reject(self, request: Any, reason: str) -> None:
         note = known(request)
-        note.reason = reason
+        note.outcome, note.reason = "rejected", reason
         # vLLM takes it out of the queue that it is in.
         self.waiting.arrivals.append(request)
         hooks.finish_aborted(self, request)
@@ -289,8 +315,7 @@ class PolicyScheduler(hooks.Scheduler):
             deadline = seen + running.allowed_ns
         batch = BatchView(seen, *running[:3], deadline, tuple(candidates), waiting.policy.size)
         grant = self.policy.chunking.grant(batch)
-        if grant.tokens < 1 and not running.n_decode:
-            raise PolicyError(f"{self.policy.chunking.name} granted {grant} where nothing decodes")
+        _check_grant(grant, self.policy.chunking.name, running.n_decode)
         return grant
 
     def _fits(self, request: Any, reserve: int) -> bool:
@@ -323,11 +348,12 @@ class PolicyScheduler(hooks.Scheduler):
             self._flying.append(None)
             return
         self._steps += 1
+        step.fallback = self.fallen
+        shares = self._prefills_of(scheduled) if self._allotment is None else self._allotment.shares
         if returned or self._allotment is None:
-            self._count_anew(step, scheduled)
+            self._count_anew(step, scheduled, {s.request.request_id for s in shares})
         else:
             step.n_decode, step.decode_context, step.decode_context_max = running[:3]
-        shares = self._allotment.shares if self._allotment is not None else []
         for request, before, tokens in shares:
             if request.request_id not in scheduled:
                 continue
@@ -347,37 +373,55 @@ class PolicyScheduler(hooks.Scheduler):
                 step.n_prefill += 1
                 step.prefill_tokens += tokens
                 step.prefill_pairs += tokens * before + (tokens * (tokens + 1) >> 1)
+            ends = before + tokens == request.num_tokens
+            if ends and note.first_token_ns < 0:
+                step.first_tokens.append(note)
             if self.recorder is not None:
                 self.recorder.chunk(step.number, note.view.number, tokens)
-                if before + tokens == request.num_tokens:
+                if ends:
                     self.recorder.prefilled(note.view.number, step.number)
-        if self.predictor is not None:
-            step.predicted = self.predictor.step_ns(*step.features)
-            if step.slack is not None:
-                step.slack -= step.predicted
+        self._predict(step)
         if self.recorder is not None or self.telemetry is not None:
             step.kv_blocks = self._kv_capacity() - hooks.free_blocks(self)
         if self.telemetry is not None:
-            step.batch = list(scheduled.items())
+            notes = self._numbers
+            step.batch = array("q", [notes[i].view.number for i in scheduled]), array("q", scheduled.values())
         self._flying.append(step)
+
+    def _predict(self, step: Step) -> None:
+        if self.predictor is None:
+            return
+        try:
+            step.predicted = int(self.predictor.step_ns(*step.features))
+        except Exception as e:
+            # vLLM has decided the step, so it goes on; once is enough to say it.
+            self.predictor = None
+            if not self.fallen:
+                self._fall_back(e)
+            return
+        if step.slack is not None:
+            step.slack -= step.predicted
 
     def _kv_capacity(self) -> int:
         return self.kv_cache_config.num_blocks - 1
 
-    def _count_anew(self, step: Step, scheduled: dict[str, int]) -> None:
-        """Count the decodes of a step in which some were preempted, or which vLLM has decided alone."""
-        shared = {s.request.request_id for s in self._allotment.shares} if self._allotment is not None else set()
-        step.n_decode = step.decode_context = step.decode_context_max = 0
+    def _prefills_of(self, scheduled: dict[str, int]) -> list[Share]:
+        """Return what prefills in a step that vLLM has decided alone."""
+        shares = []
         for request_id, tokens in scheduled.items():
-            if request_id in shared:
-                continue
             request = self.requests[request_id]
             before = request.num_computed_tokens - tokens
-            if self._allotment is None and before < request.num_prompt_tokens:
-                step.n_prefill += 1
-                step.prefill_tokens += tokens
-                step.prefill_pairs += tokens * before + (tokens * (tokens + 1) >> 1)
+            if tokens > 1 or before < request.num_prompt_tokens:
+                shares.append(Share(request, before, tokens))
+        return shares
+
+    def _count_anew(self, step: Step, scheduled: dict[str, int], prefills: set[str]) -> None:
+        """Count the decodes of a step in which some were preempted, or which vLLM has decided alone."""
+        step.n_decode = step.decode_context = step.decode_context_max = 0
+        for request_id, tokens in scheduled.items():
+            if request_id in prefills:
                 continue
+            before = self.requests[request_id].num_computed_tokens - tokens
             step.n_decode += 1
             step.decode_context += before
             step.decode_context_max = max(step.decode_context_max, before)
@@ -398,6 +442,11 @@ class PolicyScheduler(hooks.Scheduler):
     def _finish(self, step: Step, now: int, finished: set[str]) -> None:
         step.end = now
         self._ended += 1
+        for note in step.first_tokens:
+            note.first_token_ns = now
+        step.first_tokens.clear()
+        for request_id in finished:
+            self._numbers[request_id].left_ns = now
         if self._deep:
             step.start = max(step.decided, self._last_end)
             self._last_end = now
@@ -450,10 +499,14 @@ class PolicyScheduler(hooks.Scheduler):
         """Give a request's blocks back; of a prefill-only one, forget the blocks that nobody else can reuse."""
         note = known(request)
         note.generated = request.num_output_tokens
+        note.preemptions = request.num_preemptions
         if self.settings.discard and request.max_tokens == 1 and note.generated:
             hooks.evict_beyond(self, request, self._worth_keeping(request))
-        if hooks.is_aborted(request) and not note.reason:
-            note.reason = "aborted by the client"
+        if not hooks.is_aborted(request):
+            note.outcome = "finished"
+        elif not note.reason:
+            note.outcome, note.reason = "aborted", "aborted by the client"
+            note.left_ns = self.clock()
             if self.recorder is not None:
                 self.recorder.gone(note.view.number, self._ended - 1, note.generated)
         return super()._free_request(request, *args, **kwargs)
@@ -478,6 +531,10 @@ class PolicyScheduler(hooks.Scheduler):
             error,
         )
         self._allotment = None
+        if self.recorder is not None:
+            for request in self.waiting.arrivals:
+                if known(request).view.number >= self.recorder.log.n:
+                    self.recorder.arrived(known(request).view, self._steps)
         self.waiting.by_arrival()
         if self.telemetry is not None:
             self.telemetry.fell_back(error)
@@ -486,6 +543,8 @@ class PolicyScheduler(hooks.Scheduler):
         """Write out what telemetry has, and shut vLLM's scheduler down."""
         self._close(self.clock())
         if self.telemetry is not None:
+            for request_id in list(self._numbers):
+                self._forget(request_id)
             self.telemetry.close()
         super().shutdown()
 

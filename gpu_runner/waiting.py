@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from gpu_runner.hooks import Request, RequestQueue
-from policies.base import Ordering
+from gpu_runner.known import known
+from policies.base import Ordering, PolicyError
 from policies.ordering.fcfs import Fcfs
 from policies.queue import PolicyQueue
 from policies.views import RequestView
-
-
-@dataclass(eq=False)
-class Known:
-    """What the scheduler knows of a request beside vLLM's own state; kept on the request itself."""
-
-    view: RequestView
-    allowed_ns: int | None
-    """Time between two of its tokens, where the policy has a deadline for it."""
-    keep_tokens: int | None
-    """Leading tokens that others will share, where the application says so."""
-    started: int = -1
-    """Cached tokens when it first started; -1 until then."""
-    generated: int = 0
-    """Tokens that it got, once it has left."""
-    reason: str = ""
-    """Why it was not let in."""
-
-
-def known(request: Request) -> Known:
-    """Return what was noted of a request when it came."""
-    note: Known = request.prefillsim
-    return note
 
 
 class WaitingQueue(RequestQueue):
@@ -57,6 +34,8 @@ class WaitingQueue(RequestQueue):
         self._may_start = may_start
         self._failed = failed
         self._requests: dict[int, Request] = {}
+        self._peeked: RequestView | None = None
+        self._open = False
 
     def enter(self, request: Request) -> None:
         """Let a request in."""
@@ -73,18 +52,28 @@ class WaitingQueue(RequestQueue):
         return [self._requests[view.number] for view in self.policy.first(n, self.now_ns)]
 
     def by_arrival(self) -> None:
-        """From now on, first come, first served; what was preempted still goes first."""
-        waiting = list(self.policy)
+        """From now on, first come, first served, and all are let in; what was preempted still goes first.
+
+        The ordering may have failed in the middle of anything, so of its queue only those at the front are believed.
+        """
+        front = [view for view in self.policy if self._requests[view.number].num_preemptions]
         self.policy = PolicyQueue(Fcfs())
-        for view in waiting:
-            self.policy.add(view)
+        self._open = True
         for request in self.arrivals:
-            self.enter(request)
+            self._requests[known(request).view.number] = request
         self.arrivals.clear()
+        ahead = {view.number for view in front}
+        for number in sorted(self._requests.keys() - ahead):
+            self.policy.add(known(self._requests[number]).view)
+        for view in reversed(front):
+            self.policy.push_front(view)
 
     def add_request(self, request: Request) -> None:
         """Note an arrival; the next step decides whether it is let in."""
-        self.arrivals.append(request)
+        if self._open:
+            self.enter(request)
+        else:
+            self.arrivals.append(request)
 
     def peek_request(self) -> Request:
         """Return the next request."""
@@ -93,16 +82,26 @@ class WaitingQueue(RequestQueue):
         except Exception as e:
             self._failed(e)
             view = self.policy.peek(self.now_ns)
+        self._peeked = view
         return self._requests[view.number]
 
     def pop_request(self) -> Request:
-        """Take the next request out."""
+        """Take the next request out: the one that was last looked at, for vLLM has given that one its blocks."""
+        peeked, self._peeked = self._peeked, None
+        number = None if peeked is None else peeked.number
         try:
-            view = self.policy.pop(self.now_ns)
+            popped = self.policy.pop(self.now_ns).number
+            if number is not None and popped != number:
+                raise PolicyError("the ordering named another request than before, in the same step")
         except Exception as e:
+            # Nothing has left self._requests, so this puts back what may be out.
             self._failed(e)
-            view = self.policy.pop(self.now_ns)
-        return self._requests.pop(view.number)
+            if number is None:
+                popped = self.policy.pop(self.now_ns).number
+            else:
+                self.policy.remove(number)
+                popped = number
+        return self._requests.pop(popped)
 
     def prepend_request(self, request: Request) -> None:
         """Put a preempted request before all others."""
@@ -112,6 +111,7 @@ class WaitingQueue(RequestQueue):
         note.view = note.view._replace(cached_tokens=0, generated_tokens=request.num_output_tokens + coming)
         self._requests[note.view.number] = request
         self.policy.push_front(note.view)
+        self._peeked = None
         self.returned.append(request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
@@ -122,6 +122,7 @@ class WaitingQueue(RequestQueue):
     def remove_request(self, request: Request) -> None:
         """Take a request out wherever it is, as when its client goes away."""
         number = known(request).view.number
+        self._peeked = None
         if self._requests.pop(number, None) is not None:
             self.policy.remove(number)
         else:
