@@ -63,7 +63,6 @@ def profile(
             "--load-format", metavar="NAME", help="dummy: random weights, none are read.", rich_help_panel=ENGINE
         ),
     ] = "auto",
-    tp: Annotated[int, typer.Option("--tp", min=1, metavar="N", help="GPUs.", rich_help_panel=ENGINE)] = 1,
     max_num_batched_tokens: Annotated[
         int | None,
         typer.Option("--max-num-batched-tokens", min=1, metavar="N", help="In a step.", rich_help_panel=ENGINE),
@@ -83,11 +82,9 @@ def profile(
         int | None,
         typer.Option("--kv-block-size", min=1, metavar="N", help="Tokens of a KV block.", rich_help_panel=ENGINE),
     ] = None,
-    enforce_eager: Annotated[
-        bool | None,
-        typer.Option(
-            "--enforce-eager/--no-enforce-eager", help="No CUDA graphs; default on a CPU.", rich_help_panel=ENGINE
-        ),
+    engine_arg: Annotated[
+        list[str] | None,
+        typer.Option("--engine-arg", metavar="NAME=JSON", help="Any other of vLLM's.", rich_help_panel=ENGINE),
     ] = None,
     seed: o.Seed = 0,
     resume: Annotated[
@@ -103,6 +100,7 @@ def profile(
     """
     from experiments import output
     from experiments.config import ConfigError
+    from experiments.replays import engine_arguments
     from gpu_runner.engine import EngineOptions
     from policies.registry import nearest
 
@@ -131,8 +129,7 @@ def profile(
             block_size=kv_block_size,
             enable_prefix_caching=True,
             async_scheduling=False,
-            enforce_eager=enforce_eager,
-            more={"tensor_parallel_size": tp} if tp > 1 else {},
+            more=engine_arguments(engine_arg or ()),
         ),
         grid,
         chosen,
