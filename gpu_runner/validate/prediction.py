@@ -17,7 +17,10 @@ from sim.memory import Memory
 from sim.objectives import Objectives
 from sim.records import Tables
 
-FITTING_ROUNDS = 2
+FITTING_ROUNDS = 3
+
+MOST_SHIFT = 8
+"""A schedule that shifts makes the end of a run move by at most so many times more or less than its steps do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,15 +83,20 @@ def predict(recorded: RecordedRun, kernels: CsvKernels, pipeline_depth: int, hos
 def fit_host(recorded: RecordedRun, kernels: CsvKernels, first: Prediction) -> Prediction:
     """Return the prediction whose last token comes when it was measured to, fitting one constant per step.
 
-    That moment is the one number of the run that is used. What the steps lack on average is added to each of them and
-    the run is simulated anew, for schedules shift; of the rounds the one that ends nearest is kept. The constant is
-    negative where the kernels, measured one by one, take longer than together.
+    That moment is the one number of the run that is used. The first guess spreads what is missing over all steps; as
+    schedules shift with it and an idle engine hides it, two more follow the secant, and the run that ends nearest is
+    kept. The constant is negative where the kernels, measured one by one, take longer than together.
     """
-    target, best, latest = int(recorded.finished_ns.max()), first, first
+    target = int(recorded.finished_ns.max())
+    steps = len(first.tables.steps["start_ns"])
+    slope, best, latest = float(steps), first, first
     for _ in range(FITTING_ROUNDS):
-        steps = len(latest.tables.steps["start_ns"])
-        host = latest.host_ns + int(np.rint((target - latest.end_ns) / steps))
-        latest = predict(recorded, kernels, first.pipeline_depth, host)
+        host = latest.host_ns + int(np.rint((target - latest.end_ns) / slope))
+        if host == latest.host_ns:
+            break
+        before, latest = latest, predict(recorded, kernels, first.pipeline_depth, host)
         if abs(latest.end_ns - target) < abs(best.end_ns - target):
             best = latest
+        secant = (latest.end_ns - before.end_ns) / (latest.host_ns - before.host_ns)
+        slope = float(np.clip(secant, steps / MOST_SHIFT, steps * MOST_SHIFT))
     return best

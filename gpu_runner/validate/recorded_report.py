@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -71,64 +72,69 @@ def _mean_running(recorded: RecordedRun, ends: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(overlap, 0.0).sum(axis=1))
 
 
-def ends_sections(
-    recorded: RecordedRun, predictions: Sequence[tuple[Prediction, Prediction]], tolerances: Tolerances
-) -> list[Section]:
-    """Return level L3 of each depth that was simulated, without and with the fitted constant.
-
-    The first is judged, without the constant: nothing of it was tuned. Others are there to be compared with.
-    """
-    sections = []
-    for k, (plain, fitted) in enumerate(predictions):
-        without, with_host = (_rows(recorded, p, tolerances) for p in (plain, fitted))
-        depth = DEPTHS[plain.pipeline_depth]
-        title = f"{recorded.folder.name}, pipeline {depth}"
-        found = misses(without, f"L3 {title}")
-        passed, summary = verdict(without)
-        suffix = "" if k == 0 else f"-depth{plain.pipeline_depth}"
-        sections.append(
-            Section(
-                "L3",
-                title,
-                passed if k == 0 else None,
-                f"Without any tuning: {summary}",
-                tables=[
-                    ends_grid(without, "Kernel times alone, nothing tuned (this is what is judged)" if k == 0 else ""),
-                    _fitted_grid(with_host, fitted),
-                    *([] if k else [_stages_grid(recorded, plain)]),
-                ],
-                pictures=[
-                    cdf_picture([recorded.sample], [plain.sample], name=f"cdf{suffix}"),
-                    error_picture(
-                        without, {"with the fitted constant": with_host}, f"errors{suffix}", "kernel times alone"
-                    ),
-                    *([] if k else _course(recorded, plain)),
-                ],
-                text=_notes(recorded, plain, fitted),
-                misses=found if k == 0 else [],
-                data={
-                    "pipeline_depth": plain.pipeline_depth,
-                    "figures": [r.to_dict() for r in without],
-                    "host_ns": fitted.host_ns,
-                    "figures_with_host": [r.to_dict() for r in with_host],
-                    "preemptions": int(plain.tables.requests["preemptions"].sum()),
-                    "steps": len(plain.tables.steps["start_ns"]),
-                },
-            )
-        )
-    return sections
-
-
-def _rows(recorded: RecordedRun, prediction: Prediction, tolerances: Tolerances) -> list[Row]:
-    return compare([recorded.sample.figures], [prediction.sample.figures], tolerances, COMPARED)
-
-
-def _fitted_grid(rows: Sequence[Row], fitted: Prediction) -> Grid:
+def judged_section(recorded: RecordedRun, plain: Prediction, fitted: Prediction, tolerances: Tolerances) -> Section:
+    """Return level L3, which is judged without the constant: nothing of it was tuned."""
+    without, with_host = (_rows(recorded, p, tolerances) for p in (plain, fitted))
+    title = _title(recorded, plain)
+    passed, summary = verdict(without)
     caption = (
         f"With {fitted.host_ns / 1000:+,.0f} µs added to every step, the one constant that is fitted to this run: to "
         "when its last token came"
     )
-    return ends_grid(rows, caption)
+    return Section(
+        "L3",
+        title,
+        passed,
+        f"Without any tuning: {summary}",
+        tables=[
+            ends_grid(without, "Kernel times alone, nothing tuned (this is what is judged)"),
+            ends_grid(with_host, caption),
+            _stages_grid(recorded, plain),
+        ],
+        pictures=[
+            cdf_picture([recorded.sample], [plain.sample]),
+            error_picture(without, {"with the fitted constant": with_host}, label="kernel times alone"),
+            *_course(recorded, plain),
+        ],
+        text=_notes(recorded, plain, fitted),
+        misses=misses(without, f"L3 {title}"),
+        data={
+            **_data(plain, without),
+            "host_ns": fitted.host_ns,
+            "figures_with_host": [r.to_dict() for r in with_host],
+        },
+    )
+
+
+def other_section(recorded: RecordedRun, other: Prediction, tolerances: Tolerances) -> Section:
+    """Return the same at the depth that is not judged, for comparison."""
+    rows = _rows(recorded, other, tolerances)
+    _, summary = verdict(rows)
+    return Section(
+        "L3",
+        _title(recorded, other),
+        None,
+        f"For comparison: {summary}",
+        tables=[ends_grid(rows)],
+        data=_data(other, rows),
+    )
+
+
+def _title(recorded: RecordedRun, prediction: Prediction) -> str:
+    return f"{recorded.folder.name}, pipeline {DEPTHS[prediction.pipeline_depth]}"
+
+
+def _data(prediction: Prediction, rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "pipeline_depth": prediction.pipeline_depth,
+        "figures": [r.to_dict() for r in rows],
+        "preemptions": int(prediction.tables.requests["preemptions"].sum()),
+        "steps": len(prediction.tables.steps["start_ns"]),
+    }
+
+
+def _rows(recorded: RecordedRun, prediction: Prediction, tolerances: Tolerances) -> list[Row]:
+    return compare([recorded.sample.figures], [prediction.sample.figures], tolerances, COMPARED)
 
 
 def _stages_grid(recorded: RecordedRun, prediction: Prediction) -> Grid:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpu_runner.validate.prediction import fit_host, kernels_of, llm_of, predict
 from gpu_runner.validate.recorded import is_recorded, read_recorded
-from gpu_runner.validate.recorded_report import ends_sections, first_seconds_section
+from gpu_runner.validate.recorded_report import first_seconds_section, judged_section, other_section
 from gpu_runner.validate.sections import Section
 from gpu_runner.validate.stored import Content, stored_sections
 from gpu_runner.validate.tolerances import Tolerances, ValidationError
@@ -45,9 +45,9 @@ def _public(folder: Path, tolerances: Tolerances, pipeline_depth: int | None, ll
     recorded = read_recorded(folder)
     kernels = kernels_of(recorded, llm_of(recorded, llm))
     judged = pipeline_depth or recorded.config.pipeline_depth
-    predictions = []
-    for depth in (judged, 3 - judged):
-        plain = predict(recorded, kernels, depth)
-        predictions.append((plain, fit_host(recorded, kernels, plain)))
+    plain = predict(recorded, kernels, judged)
+    fitted = fit_host(recorded, kernels, plain)
+    other = predict(recorded, kernels, 3 - judged)
     steps = first_seconds_section(recorded, kernels, tolerances)
-    return [*([] if steps is None else [steps]), *ends_sections(recorded, predictions, tolerances)]
+    ends = [judged_section(recorded, plain, fitted, tolerances), other_section(recorded, other, tolerances)]
+    return ends if steps is None else [steps, *ends]
