@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_runner.identity import Batch
 from policies.views import RequestView
 from sim.records import FINISHED, NULL, REJECTED, UNFINISHED, LoggedRun, RunLog, pack_step
 from traces.schema import Trace
@@ -39,7 +40,7 @@ class Step:
     first_tokens: list[Any] = field(default_factory=list)
     """What is noted of the requests that get their first token from it, until it ends."""
     batch: tuple[Sequence[int], Sequence[int]] = ((), ())
-    """Numbers of the requests and their tokens, in batch order; kept only for telemetry."""
+    """Numbers of the requests and their tokens, in batch order; kept only where somebody records or watches."""
 
     @property
     def features(self) -> tuple[int, int, int, int, int, int]:
@@ -118,6 +119,22 @@ class Recorder:
     def ended(self, step: Step) -> None:
         """Log a step; in order."""
         self.steps.append(step)
+
+    def batches(self, *, origin_ns: int = 0) -> list[Batch]:
+        """Return what vLLM really ran, step by step, on a clock that is 0 at ``origin_ns`` of the engine's."""
+        lost: list[list[int]] = [[] for _ in range(len(self.steps) + 1)]
+        for step, request, _, _ in self.log.preemptions:
+            lost[step].append(request)
+        return [
+            Batch(
+                step.decided - origin_ns,
+                step.start - origin_ns,
+                step.end - step.start,
+                tuple(zip(*step.batch, strict=True)),
+                tuple(sorted(victims)),
+            )
+            for step, victims in zip(self.steps, lost, strict=False)
+        ]
 
     def run(self, trace: Trace, *, origin_ns: int = 0) -> tuple[Trace, LoggedRun]:
         """Return what ran and what happened, on a clock that is 0 at ``origin_ns`` of the engine's.

@@ -383,7 +383,6 @@ class PolicyScheduler(hooks.Scheduler):
         self._predict(step)
         if self.recorder is not None or self.telemetry is not None:
             step.kv_blocks = self._kv_capacity() - hooks.free_blocks(self)
-        if self.telemetry is not None:
             notes = self._numbers
             step.batch = array("q", [notes[i].view.number for i in scheduled]), array("q", scheduled.values())
         self._flying.append(step)
