@@ -125,7 +125,17 @@ def _sentence(error: Exception) -> str | None:
     from sim.store import StoreError
     from traces.schema import TraceError
 
-    known = (ConfigError, TraceError, PolicyError, CostModelError, ObjectiveError, StoreError, Stopped, ValidationError)
+    known = (
+        ConfigError,
+        TraceError,
+        PolicyError,
+        CostModelError,
+        ObjectiveError,
+        StoreError,
+        Stopped,
+        ValidationError,
+        EngineError,
+    )
     return f"{error}{notes}" if isinstance(error, known) else None
 
 
