@@ -136,19 +136,44 @@ def replay_cells(
                 f"policy {cell.label} predicts how long steps of this engine take: give --cost-model, as `prefillsim "
                 "profile` and `prefillsim calibrate` make it"
             )
+    for cell, engine in open_replaying(cells, cost_model, options):
+        trace = paced(cell.source.load(cell.seed), pace.speed, pace.saturate)
+        replayed = _replay_cell(cell, trace, engine, pace, batches)
+        yield replayed
+        if replayed.sent.stopped:
+            return
+
+
+def open_replaying(
+    cells: Sequence[Cell], cost_model: str | None, options: EngineOptions
+) -> Iterator[tuple[Cell, Engine]]:
+    """Yield each cell with an engine that runs its policy and records, warmed up, and closed afterwards.
+
+    Raises:
+        EngineError: if an engine cannot start.
+    """
     options = _with_budget(options, cells)
     for cell in cells:
-        trace = paced(cell.source.load(cell.seed), pace.speed, pace.saturate)
         settings = {"policy": cell.label, "slo": str(cell.objectives), "record": True, "prometheus": False}
         if cost_model is not None:
             settings["cost_model"] = cost_model
         chosen = dataclasses.replace(options, scheduler_cls=SCHEDULER, additional_config={KEY: settings})
         with open_engine(chosen) as engine:
             engine.warm_up()
-            replayed = _replay_cell(cell, trace, engine, pace, batches)
-        yield replayed
-        if replayed.sent.stopped:
-            return
+            yield cell, engine
+
+
+def real_memory(engine: Engine) -> tuple[Limits, Memory]:
+    """Return an engine's limits and KV memory as the simulator has them."""
+    cache = engine.config.cache_config
+    depth = int(getattr(engine.core, "batch_queue_size", 1) or 1)
+    limits = Limits(int(engine.config.scheduler_config.max_num_seqs), engine.max_model_len, None, depth)
+    memory = Memory(
+        blocks=int(cache.num_gpu_blocks),
+        block_size=int(cache.block_size),
+        prefix_cache=bool(cache.enable_prefix_caching),
+    )
+    return limits, memory
 
 
 def _with_budget(options: EngineOptions, cells: Sequence[Cell]) -> EngineOptions:
@@ -167,17 +192,8 @@ def _replay_cell(cell: Cell, trace: Trace, engine: Engine, pace: Pace, batches: 
     with _progress(cell.label, len(trace)) as progress:
         came, tables, sent = replay(trace, engine, progress=progress)
     wall_s = time.perf_counter() - started
-    real = dataclasses.replace(
-        cell,
-        limits=Limits(
-            int(engine.config.scheduler_config.max_num_seqs), engine.max_model_len, None, origin["pipeline_depth"]
-        ),
-        memory=Memory(
-            blocks=origin["kv_blocks"],
-            block_size=origin["block_size"],
-            prefix_cache=bool(engine.config.cache_config.enable_prefix_caching),
-        ),
-    )
+    limits, memory = real_memory(engine)
+    real = dataclasses.replace(cell, limits=limits, memory=memory)
     summary = summarise(tables.requests, tables.steps, cell.objectives, tables.preemptions, None)
     warnings = [_refusals(tables, len(came)), _fell_back(engine, cell), warmup_warning(tables.requests)]
     told = tuple(w for w in warnings if w is not None)

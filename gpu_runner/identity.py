@@ -86,8 +86,8 @@ def batches_of(tables: Tables) -> list[Batch]:
         lost[step].append(request)
     times = zip(*(steps[c].tolist() for c in ("decided_ns", "start_ns", "duration_ns")), strict=True)
     return [
-        Batch(*clock, tuple(requests), tuple(sorted(victims)))
-        for clock, requests, victims in zip(times, made, lost, strict=False)
+        Batch(decided, start, duration, tuple(requests), tuple(sorted(victims)))
+        for (decided, start, duration), requests, victims in zip(times, made, lost, strict=False)
     ]
 
 

@@ -6,6 +6,7 @@ What is left to differ is what was decided: scheduling errors, told apart from e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import simpy
 
@@ -38,6 +39,9 @@ class _RecordedCost(CostModel):
         prefill_pairs: int,
     ) -> int:
         return next(self._durations, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        raise NotImplementedError("recorded steps are no model")
 
 
 def simulate_recorded(

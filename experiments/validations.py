@@ -1,0 +1,158 @@
+"""The simulator against the real engine on this machine: schedules, then latencies over a range of load."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from costmodels.base import CostModel
+from experiments.cells import Cell
+from experiments.replays import open_replaying, real_memory
+from gpu_runner.engine import Engine, EngineError, EngineOptions
+from gpu_runner.replay import paced, replay
+from gpu_runner.validate.ends import Sample, keeps_up, sample_of
+from gpu_runner.validate.ends_report import ends_section, knee_section
+from gpu_runner.validate.schedule import Schedule, compare_schedules, schedule_section
+from gpu_runner.validate.sections import Section
+from gpu_runner.validate.tolerances import Tolerances
+from policies.units import NS
+from sim.engine import Limits, simulate
+from sim.memory import Memory
+from sim.records import FINISHED, LoggedRun, Tables
+from traces.schema import Trace
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How an engine is measured."""
+
+    rhos: tuple[float, ...] = (0.5, 0.7, 0.85, 0.95)
+    """Offered rates over the largest stable one."""
+    repeats: int = 3
+    """Replays of the same requests at each of them; their standard deviation is the engine's own spread."""
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """One policy on both hosts."""
+
+    cell: Cell
+    engine: Engine
+    cost: CostModel
+    limits: Limits
+    memory: Memory
+
+    def measure(self, trace: Trace) -> tuple[Trace, LoggedRun]:
+        """Replay a trace on the engine, whose prefix cache is empty.
+
+        Raises:
+            EngineError: if not all of it could be replayed.
+        """
+        self.engine.reset_prefix_cache()
+        came, run, sent = replay(trace, self.engine)
+        if sent.stopped is not None:
+            raise EngineError(f"a replay of {self.cell.label} ended early: {sent.stopped}") from sent.error
+        if self.engine.scheduler.fallen:
+            raise EngineError(f"policy {self.cell.label} failed in the engine, which went on without it")
+        return came, run
+
+    def simulate(self, trace: Trace) -> Tables:
+        """Simulate the same requests."""
+        return simulate(
+            trace,
+            self.cell.policy.build(),
+            self.cost,
+            objectives=self.cell.objectives,
+            limits=self.limits,
+            cache=self.memory.build(trace),
+        )
+
+    def schedule(self, label: str, trace: Trace, run: LoggedRun) -> Schedule:
+        """Compare a replay's batches with those that the simulator makes on its clocks."""
+        origin = int(run.steps["start_ns"][0]) if len(run.steps["start_ns"]) else 0
+        batches = self.engine.scheduler.recorder.batches()
+        shift = (batches[0].start if batches else 0) - origin
+        return compare_schedules(
+            label,
+            trace,
+            run,
+            [dataclasses.replace(b, decided=b.decided - shift, start=b.start - shift) for b in batches],
+            self.cell.policy.build(),
+            predictor=self.cost,
+            objectives=self.cell.objectives,
+            limits=self.limits,
+            cache=self.memory.build(trace),
+        )
+
+    def sample(self, tables: Tables) -> Sample:
+        """Return what the requests of a run saw."""
+        return sample_of(tables.requests, tables.steps, tables.preemptions, self.cell.objectives)
+
+
+def validate_engine(
+    cells: Sequence[Cell],
+    cost_model: str,
+    cost: CostModel,
+    options: EngineOptions,
+    protocol: Protocol,
+    tolerances: Tolerances,
+) -> Iterator[Section]:
+    """Yield the sections of levels L2 and L3 of each cell's policy.
+
+    The largest stable rate of a policy is what it serves when all requests are there at once; each rate of the protocol
+    is a share of it. The same requests are replayed several times, and each replay is simulated with its own arrivals.
+
+    Args:
+        cells: of one trace, a policy each.
+        cost_model: the name of what policies believe, for the engine's process.
+        cost: the same; also what the simulator charges.
+        options: of every engine; scheduler and settings are added.
+        protocol: rates and repeats.
+        tolerances: of the figures.
+
+    Raises:
+        EngineError: if an engine cannot start, or a replay fails.
+    """
+    for cell, engine in open_replaying(cells, cost_model, options):
+        bench = _Bench(cell, engine, cost, *real_memory(engine))
+        trace = cell.source.load(cell.seed)
+        yield from _sections(bench, trace, protocol, tolerances)
+
+
+def _sections(bench: _Bench, trace: Trace, protocol: Protocol, tolerances: Tolerances) -> Iterator[Section]:
+    label = bench.cell.label
+    schedules: list[Schedule] = []
+    came, run = bench.measure(paced(trace, saturate=True))
+    schedules.append(bench.schedule("saturated", came, run))
+    engine_rate, simulated_rate = served_rate(run), served_rate(bench.simulate(came))
+    ends = []
+    for rho in protocol.rhos:
+        offered = trace.scale_rate(rho * engine_rate / mean_rate(trace))
+        measured, simulated, stable = [], [], []
+        for repeat in range(protocol.repeats):
+            came, run = bench.measure(offered)
+            schedules.append(bench.schedule(f"ρ {rho:g}, repeat {repeat + 1}", came, run))
+            measured.append(bench.sample(run))
+            simulated.append(bench.sample(bench.simulate(came)))
+            stable.append(keeps_up(run.requests))
+        section = ends_section(
+            label, measured, simulated, tolerances, (rho, rho * engine_rate / simulated_rate), f"-{label}-{rho:g}"
+        )
+        ends.append(dataclasses.replace(section, data={**section.data, "policy": label, "stable_repeats": sum(stable)}))
+    yield schedule_section(label, schedules)
+    yield knee_section(label, engine_rate, simulated_rate, tolerances)
+    yield from ends
+
+
+def served_rate(tables: Tables) -> float:
+    """Return the requests per second that a run served, from the first arrival to the last finish."""
+    r: Any = tables.requests
+    done = r["outcome"] == FINISHED
+    return float(done.sum() * NS / (r["finished_ns"][done].max() - r["arrival_ns"].min()))
+
+
+def mean_rate(trace: Trace) -> float:
+    """Return the arrivals per second of a trace."""
+    return (len(trace) - 1) * NS / float(trace.arrival_ns[-1] - trace.arrival_ns[0])
