@@ -37,11 +37,13 @@ def first_seconds_section(recorded: RecordedRun, kernels: CsvKernels, tolerances
     s = recorded.seconds
     if s is None:
         return None
-    calm = (s["waiting"] == 0) & (s["prompt_throughput"] == 0) & (s["running"] >= FEWEST_DECODES)
-    at = np.flatnonzero(calm[1:] & (s["waiting"][:-1] == 0)) + 1
+    running = _mean_running(recorded, s["t"])
+    calm = (s["prompt_throughput"] == 0) & (s["gen_throughput"] > 0) & (running > 0) & (s["running"] >= FEWEST_DECODES)
+    calm[1:] &= (s["waiting"][1:] == 0) & (s["waiting"][:-1] == 0)
+    at = np.flatnonzero(calm[1:]) + 1
     if not len(at):
         return None
-    running = _mean_running(recorded, s["t"][at])
+    running = running[at]
     pool = (recorded.config.blocks - 1) * recorded.config.block_size / 100
     held = pool * (s["kv_cache_pct"][at] + s["kv_cache_pct"][at - 1]) / 2
     context = held / ((s["running"][at] + s["running"][at - 1]) / 2)
@@ -198,6 +200,7 @@ def _tokens(steps: Columns, ends: FloatArray, t: FloatArray) -> FloatArray:
 
 
 def _smooth(values: FloatArray, over: int = 5) -> FloatArray:
+    over = min(over, len(values))
     weights = np.convolve(np.ones(len(values)), np.ones(over), "same")
     return np.asarray(np.convolve(values, np.ones(over), "same") / weights)
 
