@@ -131,6 +131,8 @@ def replay_live(
         asyncio.run(_send_all(trace, messages, server, clock, epoch, answers, sent, progress))
     except KeyboardInterrupt as e:
         sent.stopped, sent.error = "interrupted", e
+    for answer in answers:
+        answer.settle()
     sent.count = len(answers)
     sent.late_ns = [
         a.sent_ns - epoch - int(t) for a, t in zip(answers, trace.arrival_ns, strict=False) if a.sent_ns >= 0

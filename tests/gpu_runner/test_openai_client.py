@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_runner.live import client_run, replay_live
-from gpu_runner.openai_client import Answer, ServerError, _read, _Stream, completion, find_server
+from gpu_runner.openai_client import Answer, ServerError, _Stream, completion, find_server
 from gpu_runner.replay import paced
 from sim.objectives import Objectives
 from sim.records import FINISHED, REJECTED, UNFINISHED
@@ -203,8 +203,8 @@ def read_pieces(pieces: list[bytes]) -> Answer:
         stream.connection_lost(None)
         return stream
 
-    answer = Answer()
-    _read(asyncio.run(feed()), answer)
+    answer = Answer(stream=asyncio.run(feed()))
+    answer.settle()
     return answer
 
 
@@ -240,8 +240,7 @@ def test_metrics_of_a_client_equal_a_loop_over_its_tokens(
     n, epoch = len(drawn), 10**18
     trace = Trace(np.array([a for a, *_ in drawn]), np.full(n, 10), np.array([max(len(g), 1) for _, g, *_ in drawn]))
     given_back = [
-        Answer(epoch + a, (epoch + a + 10 + np.cumsum(g)).tolist(), c, done and bool(g), None)
-        for a, g, done, c in drawn
+        Answer(epoch + a, (epoch + a + 10 + np.cumsum(g)).tolist(), c, done and bool(g)) for a, g, done, c in drawn
     ]
     run = client_run(trace, given_back, epoch)
     summary = run.summary(Objectives(tpot=tpot))
