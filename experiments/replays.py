@@ -128,6 +128,7 @@ def replay_cells(
 
     Raises:
         ConfigError: if a policy predicts steps and there is no cost model.
+        TraceError: if there is no such pace.
         EngineError: if an engine cannot start.
     """
     for cell in cells:
@@ -136,8 +137,8 @@ def replay_cells(
                 f"policy {cell.label} predicts how long steps of this engine take: give --cost-model, as `prefillsim "
                 "profile` and `prefillsim calibrate` make it"
             )
-    for cell, engine in open_replaying(cells, cost_model, options):
-        trace = paced(cell.source.load(cell.seed), pace.speed, pace.saturate)
+    traces = [paced(cell.source.load(cell.seed), pace.speed, pace.saturate) for cell in cells]
+    for (cell, engine), trace in zip(open_replaying(cells, cost_model, options), traces, strict=True):
         replayed = _replay_cell(cell, trace, engine, pace, batches)
         yield replayed
         if replayed.sent.stopped:
@@ -227,7 +228,7 @@ def replay_server(cell: Cell, url: str, model: str | None, api_key: str | None, 
     warnings = [
         _refusals(run, len(came)),
         f"the client itself was late by {late:.1f} ms at P99: its machine is too busy to measure with"
-        if late is not None and late > CLIENT_LATE_MS
+        if late is not None and late > CLIENT_LATE_MS and not pace.saturate
         else None,
     ]
     told = tuple(w for w in warnings if w is not None)

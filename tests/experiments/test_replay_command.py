@@ -34,9 +34,10 @@ class StartedEngine(FakeEngine):
     def __init__(self, options: EngineOptions) -> None:
         super().__init__(PAPER, options.max_model_len or 4096, self._stop)
         self.opened.append(options)
-        scheduling = SimpleNamespace(max_num_seqs=options.max_num_seqs or 1)
+        self.core = SimpleNamespace(batch_queue_size=1)
         self.config = SimpleNamespace(
-            scheduler_config=scheduling, cache_config=SimpleNamespace(enable_prefix_caching=False)
+            scheduler_config=SimpleNamespace(max_num_seqs=options.max_num_seqs or 1),
+            cache_config=SimpleNamespace(num_gpu_blocks=100, block_size=16, enable_prefix_caching=False),
         )
 
     def _stop(self, step: int) -> None:
