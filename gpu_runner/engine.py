@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import json
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gpu_runner.described import device, name_of, plain
 from policies.units import NS
 
 ENVIRONMENT = {
@@ -186,11 +185,11 @@ class Engine:
 
         cache, compilation = self.config.cache_config, self.config.compilation_config
         scheduler = self.options.scheduler_cls
-        options = dataclasses.replace(self.options, scheduler_cls=_name(scheduler), additional_config={}, more={})
+        options = dataclasses.replace(self.options, scheduler_cls=name_of(scheduler), additional_config={}, more={})
         return {
             "vllm": vllm.__version__,
             "torch": torch.__version__,
-            **_device(torch),
+            **device(torch),
             "dtype": str(self.config.model_config.dtype).removeprefix("torch."),
             "kv_blocks": int(cache.num_gpu_blocks),
             "block_size": int(cache.block_size),
@@ -249,53 +248,6 @@ def open_engine(options: EngineOptions) -> Engine:
         if type(e).__module__.startswith("gpu_runner."):
             raise EngineError(str(e)) from e
         raise EngineError(f"vLLM cannot start {options.model}: {_reason(e)}") from e
-
-
-def plain(value: Any, depth: int = 6) -> Any:
-    """Return a configuration object as JSON types; what has no such form is written as text."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else str(value)
-    if depth == 0:
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(k): plain(v, depth - 1) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(v, depth - 1) for v in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name, None), depth - 1) for f in dataclasses.fields(value)}
-    if hasattr(value, "to_diff_dict"):
-        return plain(json.loads(value.to_json_string()), depth - 1)
-    return _name(value) if isinstance(value, type) else str(value)
-
-
-def _name(value: Any) -> Any:
-    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else value
-
-
-def _device(torch: Any) -> dict[str, str | None]:
-    if not torch.cuda.is_available():
-        return {"device": _processor(), "driver": None}
-    return {"device": str(torch.cuda.get_device_name()), "driver": _driver()}
-
-
-def _driver() -> str | None:
-    path = Path("/proc/driver/nvidia/version")
-    try:
-        words = path.read_text().split("\n")[0].split()
-    except OSError:
-        return None
-    return next((w for w in words if w[:1].isdigit() and "." in w), None)
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor() or platform.machine()} x {os.cpu_count()}"
 
 
 def _reason(error: Exception) -> str:

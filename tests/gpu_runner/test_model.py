@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_runner.engine import EngineError, EngineOptions, _reason, open_engine, plain
+from gpu_runner.described import plain
+from gpu_runner.engine import EngineError, EngineOptions, _reason, open_engine
 from gpu_runner.model import tiny_llama, vocabulary
 
 
