@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -80,12 +81,20 @@ def predict(recorded: RecordedRun, kernels: CsvKernels, pipeline_depth: int, hos
     return Prediction(pipeline_depth, host_ns, tables)
 
 
-def fit_host(recorded: RecordedRun, kernels: CsvKernels, first: Prediction) -> Prediction:
+def fit_host(
+    recorded: RecordedRun, kernels: CsvKernels, first: Prediction, simulated: Callable[[], object] = lambda: None
+) -> Prediction:
     """Return the prediction whose last token comes when it was measured to, fitting one constant per step.
 
     That moment is the one number of the run that is used. The first guess spreads what is missing over all steps; as
     schedules shift with it and an idle engine hides it, two more follow the secant, and the run that ends nearest is
     kept. The constant is negative where the kernels, measured one by one, take longer than together.
+
+    Args:
+        recorded: the run.
+        kernels: of its GPU.
+        first: its prediction without the constant.
+        simulated: called after every run of the simulator, at most ``FITTING_ROUNDS`` times.
     """
     target = int(recorded.finished_ns.max())
     steps = len(first.tables.steps["start_ns"])
@@ -95,6 +104,7 @@ def fit_host(recorded: RecordedRun, kernels: CsvKernels, first: Prediction) -> P
         if host == latest.host_ns:
             break
         before, latest = latest, predict(recorded, kernels, first.pipeline_depth, host)
+        simulated()
         if abs(latest.end_ns - target) < abs(best.end_ns - target):
             best = latest
         secant = (latest.end_ns - before.end_ns) / (latest.host_ns - before.host_ns)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_runner.validate.prediction import fit_host, kernels_of, llm_of, predict
+from tqdm import tqdm
+
+from gpu_runner.validate.prediction import FITTING_ROUNDS, fit_host, kernels_of, llm_of, predict
 from gpu_runner.validate.recorded import is_recorded, read_recorded
 from gpu_runner.validate.recorded_report import first_seconds_section, judged_section, other_section
 from gpu_runner.validate.sections import Section
@@ -45,9 +48,12 @@ def _public(folder: Path, tolerances: Tolerances, pipeline_depth: int | None, ll
     recorded = read_recorded(folder)
     kernels = kernels_of(recorded, llm_of(recorded, llm))
     judged = pipeline_depth or recorded.config.pipeline_depth
-    plain = predict(recorded, kernels, judged)
-    fitted = fit_host(recorded, kernels, plain)
-    other = predict(recorded, kernels, 3 - judged)
+    with tqdm(total=2 + FITTING_ROUNDS, unit="run", file=sys.stderr, disable=None, leave=False) as bar:
+        plain = predict(recorded, kernels, judged)
+        bar.update()
+        fitted = fit_host(recorded, kernels, plain, bar.update)
+        other = predict(recorded, kernels, 3 - judged)
+        bar.update()
     steps = first_seconds_section(recorded, kernels, tolerances)
     ends = [judged_section(recorded, plain, fitted, tolerances), other_section(recorded, other, tolerances)]
     return ends if steps is None else [steps, *ends]
