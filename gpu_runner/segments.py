@@ -91,23 +91,32 @@ are ``finished``, ``rejected``, ``aborted`` and, where the server was shut down,
 class Segments:
     """Writes ``steps-000001.parquet``, ``requests-000001.parquet`` and so on into a folder.
 
-    A file is written once it has :data:`ROWS` rows, or its first row is :data:`AGE_S` old; and when the policy fails,
-    and at the end.
+    A file is written once it has enough rows or its first row is old enough, when the policy fails, and at the end.
 
     Args:
         folder: exists, and is nobody else's.
         info: what ``run.json`` says beside the failure of the policy and whether the run has ended.
-        clock: seconds, for the age.
+        rows: most steps, and most requests, of a file.
+        age_s: how old a row may be before it is in a file, by ``clock``.
+        clock: seconds.
 
     Raises:
         OSError: from any method, if a file cannot be written.
     """
 
-    def __init__(self, folder: Path, info: dict[str, Any], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        info: dict[str, Any],
+        *,
+        rows: int = ROWS,
+        age_s: float = AGE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.folder = folder
         self.name = str(folder)
         self._info = {"format": FORMAT, "version": FORMAT_VERSION, **info, "fallback": None, "complete": False}
-        self._clock = clock
+        self._rows, self._age_s, self._clock = rows, age_s, clock
         self._written = {"steps": 0, "requests": 0}
         self._since: float | None = None
         self._clear_steps()
@@ -127,13 +136,13 @@ class Segments:
             self._numbers.extend(step.batch[0])
             self._tokens.extend(step.batch[1])
             self._offsets.append(len(self._numbers))
-            if len(self._steps) >= ROWS or len(self._numbers) >= ENTRIES:
+            if len(self._steps) >= self._rows or len(self._numbers) >= ENTRIES:
                 self._write_steps()
         for request_id, note in requests:
             self._requests.append(_request_row(request_id, note))
-            if len(self._requests) >= ROWS:
+            if len(self._requests) >= self._rows:
                 self._write_requests()
-        if self._since is not None and self._clock() - self._since >= AGE_S:
+        if self._since is not None and self._clock() - self._since >= self._age_s:
             self.flush()
 
     def fell_back(self, error: str) -> None:
