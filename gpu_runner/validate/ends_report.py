@@ -54,13 +54,17 @@ def ends_section(
         text.append("With fewer than three repeats the engine's own spread is not known.")
     found = misses(rows, f"L3 {title}")
     passed, summary = verdict(rows)
+    pictures = []
+    # Without a first token there is nothing to draw.
+    if all(len(s.times["ttft"]) for s in (*measured, *simulated)):
+        pictures = [cdf_picture(measured, simulated, name=f"cdf{name}"), error_picture(rows, name=f"errors{name}")]
     return Section(
         "L3",
         title,
         passed,
         summary,
         tables=[ends_grid(rows)],
-        pictures=[cdf_picture(measured, simulated, name=f"cdf{name}"), error_picture(rows, name=f"errors{name}")],
+        pictures=pictures,
         text=text,
         misses=found,
         data={

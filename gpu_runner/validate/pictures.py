@@ -21,6 +21,9 @@ FIGURE_HEADER = 0.95
 
 ROW_INCHES = 0.22
 
+CLIPPED = 4
+"""Errors of more than so many times the widest allowed band are drawn at the edge, with their number."""
+
 
 def cdf_picture(
     measured: Sequence[Sample],
@@ -97,9 +100,23 @@ def error_picture(
             )
         good = np.array([bool(r.within) for r in judged])
         errors = np.array([100 * (r.error or 0.0) for r in judged])
-        axis.plot(errors[good], y[good], "o", color=SIMULATED, markersize=6, label=label)
+        edge = _edge(errors, allowed)
+        shown = np.clip(errors, -edge, edge)
+        axis.plot(shown[good], y[good], "o", color=SIMULATED, markersize=6, label=label)
         if not good.all():
-            axis.plot(errors[~good], y[~good], "X", color="black", markersize=8, label="not allowed")
+            axis.plot(shown[~good], y[~good], "X", color="black", markersize=8, label=f"{label}, not allowed")
+        for at in np.flatnonzero(errors != shown):
+            right = errors[at] > 0
+            axis.annotate(
+                f"{errors[at]:+,.0f} % →" if right else f"← {errors[at]:+,.0f} %",
+                (shown[at], y[at]),
+                xytext=(-8 if right else 8, 0),
+                textcoords="offset points",
+                ha="right" if right else "left",
+                va="center",
+                fontsize=8,
+            )
+        axis.set_xlim(-1.08 * edge, 1.08 * edge)
         for offset, (what, those) in zip((0.18, -0.18), (others or {}).items(), strict=False):
             by = {r.figure: r.error for r in those}
             theirs = [np.nan if (e := by.get(r.figure)) is None else 100 * e for r in judged]
@@ -114,6 +131,12 @@ def error_picture(
     caption = "Error of each figure. A point on the grey band is within what is allowed"
     caption += ": the tolerance, or twice the engine's spread where that is more." if spread else "."
     return Picture(name, caption, draw, height=FIGURE_HEADER + ROW_INCHES * max(len(judged), 3))
+
+
+def _edge(errors: FloatArray, allowed: FloatArray) -> float:
+    """Return how far an axis of errors reaches: so far that the allowed band is still to be seen."""
+    widest = float(allowed.max(initial=1.0))
+    return min(max(float(np.abs(errors).max(initial=0.0)), 1.1 * widest), CLIPPED * widest)
 
 
 def series_picture(

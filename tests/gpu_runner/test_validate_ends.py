@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.base import BaseEstimator, RegressorMixin
 
 from costmodels import LinearCost
-from gpu_runner.validate.ends import Row, compare, keeps_up, knee, sample_of
+from gpu_runner.validate.ends import Row, Sample, compare, keeps_up, knee, sample_of
 from gpu_runner.validate.ends_report import ends_section, knee_section, verdict
 from gpu_runner.validate.step_times import StepErrors, held_out_ns, predicted_ns
 from gpu_runner.validate.tolerances import FIGURES, OTHERS, TIMES, Tolerances, ValidationError
@@ -242,3 +242,12 @@ def test_rows_say_in_json_what_they_are() -> None:
     row = Row("ttft_p50", 2.0, 3.0, None, 0.1)
     assert row.to_dict()["within"] is False
     assert row.to_dict()["error"] == pytest.approx(0.5)
+
+
+def test_a_simulation_in_which_nobody_is_served_is_out_of_tolerance_and_has_no_pictures() -> None:
+    served = Sample({"ttft": np.array([3.0]), "tpot": np.empty(0), "itl": np.empty(0), "jct": np.array([3.0])}, 1.0)
+    nobody = Sample(dict.fromkeys(served.times, np.empty(0)))
+    section = ends_section("fcfs+full", [served], [nobody], Tolerances())
+    assert section.passed is False
+    assert not section.pictures
+    assert "P99 TTFT is simulated as – and measured as 3 ms" in section.misses[3]
