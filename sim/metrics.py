@@ -94,7 +94,7 @@ def summarise(
         "throughput": counts[FINISHED] * per_second if per_second else None,
         "output_throughput": int(done["generated_tokens"].sum()) * per_second if per_second else None,
         "prefill_throughput": int((done["prompt_tokens"] - done["cached_tokens"]).sum()) * per_second
-        if per_second
+        if per_second and (done["cached_tokens"] != NULL).all()
         else None,
         "slo_attainment": n_met / len(outcome) if len(outcome) else None,
         **_request_times(requests, done),
@@ -265,7 +265,7 @@ def _lateness(excess: FloatArray | None, finished: BoolArray) -> Summary:
 
 def _fairness(requests: Columns, steps: Columns, done: Columns) -> Summary:
     summary: Summary = dict.fromkeys(("slowdown_mean", "slowdown_p99", "longest_wait_ms", "jain_fairness"))
-    if len(done["jct_ns"]):
+    if len(done["jct_ns"]) and (done["first_scheduled_ns"] != NULL).all():
         slowdown = done["jct_ns"] / (done["finished_ns"] - done["first_scheduled_ns"])
         summary["slowdown_mean"] = float(slowdown.mean())
         summary["slowdown_p99"] = percentiles(slowdown, [99])[0]
@@ -319,7 +319,7 @@ def _memory(requests: Columns, steps: Columns) -> Summary:
 
 def _gaps(requests: Columns, steps: Columns, objectives: Objectives, preemptions: Columns) -> Summary:
     """Pool the gaps between tokens: each gap between step ends counts once per request with a token at both."""
-    if not (requests["generated_tokens"] > 1).any():
+    if not len(steps["start_ns"]) or not (requests["generated_tokens"] > 1).any():  # a client sees no steps
         return dict.fromkeys(("itl_p99_ms", "itl_max_ms", "late_gap_share"))
     parts = [_pooled_gaps(*part, objectives) for part in by_replica(requests, steps, preemptions)]
     gaps, weights = (np.concatenate(columns) for columns in ([p[0] for p in parts], [p[1] for p in parts]))
