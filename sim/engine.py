@@ -448,6 +448,8 @@ class Engine:
         if now >= FAR:
             raise CostModelError(f"cost model {self.cost.name}: the clock ran past {FAR} ns, some 146 years")
         now = max(now, last_end)
+        while ended:
+            self._observe(ended.popleft()[1])
         if in_flight:
             now = max(now, in_flight[-1][0])
             while in_flight:
