@@ -317,7 +317,8 @@ def test_progress_counts_every_visit(tmp_path: Path) -> None:
 def test_named_grids_have_steps_of_every_kind_on_any_engine(name: str, capacity: Any) -> None:
     cells = preset(name, capacity).cells(capacity.block_size)
     assert len(cells) == len(set(cells))
-    fitting = [c for c in cells if bench_of(FakeSteps(capacity=capacity)).why_not(c) is None]
+    bench = bench_of(FakeSteps(capacity=capacity))
+    fitting = [c for c in cells if bench.why_not(c) is None]
     assert any(c.n_decode and not c.prompts for c in fitting)
     assert any(c.prompts and not c.n_decode for c in fitting)
     if capacity.max_num_seqs > 1:
