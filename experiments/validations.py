@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from costmodels.base import CostModel
+from costmodels.io import load_cost_model, save_cost_model
+from costmodels.profile import read_profile
+from experiments.axes import plan
+from experiments.calibration import calibrate
 from experiments.cells import Cell
-from experiments.replays import open_replaying, real_memory
+from experiments.config import ConfigError, Draft
+from experiments.replays import check_policies, open_replaying, real_memory
 from gpu_runner.engine import Engine, EngineError, EngineOptions
 from gpu_runner.replay import paced, replay
 from gpu_runner.validate.ends import Sample, keeps_up, sample_of
 from gpu_runner.validate.ends_report import ends_section, knee_section
+from gpu_runner.validate.pictures import steps_picture
 from gpu_runner.validate.schedule import Schedule, compare_schedules, schedule_section
-from gpu_runner.validate.sections import Section
+from gpu_runner.validate.sections import Section, steps_section
+from gpu_runner.validate.step_times import StepErrors
 from gpu_runner.validate.tolerances import Tolerances
-from policies.units import NS
+from policies.units import MS, NS
 from sim.engine import Limits, simulate
 from sim.memory import Memory
 from sim.records import FINISHED, LoggedRun, Tables
 from traces.schema import Trace
+
+JUDGED_RHO = 0.85
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,23 @@ class Protocol:
     """Offered rates over the largest stable one."""
     repeats: int = 3
     """Replays of the same requests at each of them; their standard deviation is the engine's own spread."""
+
+    @classmethod
+    def parse(cls, rhos: str, repeats: int) -> Protocol:
+        """Read ``0.5,0.7``.
+
+        Raises:
+            ConfigError: if a number is none, or not positive.
+        """
+        try:
+            values = tuple(float(text) for text in rhos.split(","))
+        except ValueError:
+            values = ()
+        if not values or not all(0 < value < math.inf for value in values):
+            raise ConfigError(
+                f"--rho {rhos!r} should read R,R,..., positive shares of the largest stable rate, like 0.5,0.9"
+            )
+        return cls(values, repeats)
 
 
 @dataclass(frozen=True)
@@ -91,6 +120,50 @@ class _Bench:
         return sample_of(tables.requests, tables.steps, tables.preemptions, self.cell.objectives)
 
 
+def validate_here(
+    draft: Draft,
+    options: EngineOptions,
+    profile: Path | None,
+    protocol: Protocol,
+    tolerances: Tolerances,
+    folder: Path,
+) -> Iterator[Section]:
+    """Yield all sections of a validation on this machine.
+
+    Args:
+        draft: policies, trace and objectives; the cost model too, where there is no profile.
+        options: of the engine.
+        profile: measured steps of that engine; the model that fits them best is what policies believe and what the
+            simulator charges, and is put into ``folder``.
+        protocol: rates and repeats.
+        tolerances: of the figures.
+        folder: of what is kept beside the report.
+
+    Raises:
+        ConfigError: if there is neither a profile nor a cost model, or both.
+        EngineError: if an engine cannot start, or a replay fails.
+    """
+    believed = draft.get("cost_model") if draft.has("cost_model") else None
+    if (profile is None) == (believed is None):
+        raise ConfigError(
+            "what do steps of this engine take? give --profile FILE, as `prefillsim profile` makes it, or --cost-model"
+        )
+    if profile is not None:
+        fitted = calibrate(read_profile(profile), "validated")
+        believed = str(folder / "cost-model.json")
+        save_cost_model(fitted.model, Path(believed))
+        draft.put("cost_model", believed, "--profile")
+        rows = fitted.rows["duration_ns"].to_numpy()
+        held_out = fitted.held_out[fitted.picked]
+        errors = StepErrors.of(held_out, rows)
+        picture = steps_picture(held_out / MS, rows / MS, tolerances.of("step"))
+        yield steps_section(errors, tolerances, f"held-out shapes, by {fitted.picked}", pictures=[picture])
+    cells = plan(draft).cells
+    check_policies(cells)
+    cost = load_cost_model(str(believed))
+    yield from validate_engine(cells, str(believed), cost, options, protocol, tolerances)
+
+
 def validate_engine(
     cells: Sequence[Cell],
     cost_model: str,
@@ -138,12 +211,28 @@ def _sections(bench: _Bench, trace: Trace, protocol: Protocol, tolerances: Toler
             simulated.append(bench.sample(bench.simulate(came)))
             stable.append(keeps_up(run.requests))
         section = ends_section(
-            label, measured, simulated, tolerances, (rho, rho * engine_rate / simulated_rate), f"-{label}-{rho:g}"
+            label,
+            measured,
+            simulated,
+            tolerances,
+            (rho, rho * engine_rate / simulated_rate),
+            f"-{_slug(label)}-{rho:g}",
         )
-        ends.append(dataclasses.replace(section, data={**section.data, "policy": label, "stable_repeats": sum(stable)}))
+        told = {**section.data, "policy": label, "offered_rate": rho * engine_rate, "stable_repeats": sum(stable)}
+        section = dataclasses.replace(section, data=told)
+        ends.append(section if rho <= JUDGED_RHO else _not_judged(section))
     yield schedule_section(label, schedules)
     yield knee_section(label, engine_rate, simulated_rate, tolerances)
     yield from ends
+
+
+def _not_judged(section: Section) -> Section:
+    text = f"Above ρ {JUDGED_RHO:g} small errors of capacity are large ones of latency: reported, not judged."
+    return dataclasses.replace(section, passed=None, misses=[], text=[*section.text, text])
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
 
 
 def served_rate(tables: Tables) -> float:

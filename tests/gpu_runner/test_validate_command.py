@@ -154,7 +154,12 @@ def test_a_public_run_is_validated_with_the_course_of_the_run(
 
 BAD = {
     "nothing there": (["--recorded", "nowhere"], "there is no folder nowhere"),
-    "no option": ([], "Missing option '--recorded'"),
+    "no option": ([], "give --recorded DIR for runs there are, or --model DIR"),
+    "both": (["--recorded", "run", "--model", "m"], "give --recorded DIR for runs there are, or --model DIR"),
+    "profile of recorded": (["--recorded", "run", "--profile", "p.parquet"], "--profile goes with --model"),
+    "llm here": (["--model", "m", "--llm", "llama-3.1-8b"], "--llm is for recorded"),
+    "bad rho": (["--model", "m", "--workload", "mixed", "-p", "fcfs+full", "--rho", "0.5,x"], "--rho '0.5,x'"),
+    "no times": (["--model", "m", "--workload", "mixed", "-p", "fcfs+full"], "give --profile FILE"),
     "unknown figure": (["--recorded", "run", "--tolerance", "tpt:3"], "unknown figure tpt; did you mean tpot?"),
     "two public": (["--recorded", "run", "--recorded", "run"], "one is validated at a time"),
     "cost of public": (["--recorded", "run", "--cost-model", "h100-llama3.1-8b"], "brings its kernel times"),
