@@ -435,6 +435,9 @@ class PolicyScheduler(hooks.Scheduler):
             self._finish(step, now, self.finished_req_ids - before)
         for request in self._rejected:
             hooks.add_output(outputs, request.client_index, hooks.aborted_output(request))
+            # It has left while a step was decided, so vLLM does not name it in the next one.
+            if request.request_id not in self.requests:
+                self._forget(request.request_id)
         self._rejected.clear()
         return outputs
 

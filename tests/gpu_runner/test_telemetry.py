@@ -31,7 +31,7 @@ from sim.store import StoreError
 def a_step(number: int, batch: list[tuple[int, int]] | None = None) -> Step:
     """A step, every value of which tells its number."""
     step = Step(number, 10 * number, number % 7, number % 5, number % 3 == 0, *(number + i for i in range(6)))
-    step.predicted, step.slack = (number % 4) * 100, number - 50
+    step.predicted, step.slack = (number % 4) * 100, 5 * number - 250
     step.start, step.end, step.kv_blocks = 10 * number + 1, 10 * number + 9, number % 11
     step.batch = [n for n, _ in batch or []], [t for _, t in batch or []]
     return step
