@@ -39,7 +39,7 @@ def causal_attention(
     Returns:
         [1, n, heads, d], contiguous.
     """
-    fake = isinstance(q, FakeTensor)
+    fake = isinstance(q, FakeTensor) or q.device.type == "meta"
     if fake or q.device.type == "cuda":
         if prefix is not None:
             k, v = torch.cat((prefix[0], k), 2), torch.cat((prefix[1], v), 2)
@@ -66,9 +66,7 @@ def causal_attention(
 def _cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
     grouped = q.shape[1] != k.shape[1]
     if q.shape[2] == k.shape[2]:
-        out = torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=scale, enable_gqa=grouped
-        )
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
     else:
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
             out = torch.nn.functional.scaled_dot_product_attention(
@@ -99,7 +97,7 @@ def _shape(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, laye
 
 
 _without_prefix.__annotations__ = {
-    **{name: torch.Tensor for name in ("q", "k", "v", "return")},
+    **dict.fromkeys(("q", "k", "v", "return"), torch.Tensor),
     "scale": float,
     "layer": int,
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
@@ -46,34 +47,33 @@ def capture(decoder: Any) -> Capture:
     """
     tensors = {**dict(decoder.named_parameters()), **dict(decoder.named_buffers())}
     names = tuple(tensors)
+    with unset_fake_temporarily(), torch.no_grad():
+        graph, tokens, shape_env = _trace(decoder, names, tensors.values())
+    if tokens in shape_env.replacements or any(g.expr.has(tokens) and _fixes(g.expr) for g in shape_env.guards):
+        raise HybridError(
+            f"the graph of {type(decoder).__name__} is made for one number of tokens; hybrid prefilling needs "
+            "a forward pass that works for any"
+        )
+    return Capture(graph, names, tokens)
+
+
+def _trace(decoder: Any, names: tuple[str, ...], tensors: Iterable[Any]) -> tuple[Any, Any, Any]:
     shape_env = ShapeEnv()
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
-    weights = [_outline(mode, t) for t in tensors.values()]
     ids = mode.from_tensor(
         torch.zeros((1, TRACED), dtype=torch.long, device="meta"),
         symbolic_context=StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC, DimDynamic.DYNAMIC]),
     )
-    tokens = ids.shape[1].node.expr
     with mode:
+        weights = [torch.empty(tuple(t.shape), dtype=t.dtype, device="meta") for t in tensors]
         positions = torch.empty((1, ids.shape[1]), dtype=torch.long, device="meta")
 
     def forward(values: list[Any], ids: Any, positions: Any) -> Any:
         kwargs = {"input_ids": ids, "position_ids": positions, "use_cache": False}
         return torch.func.functional_call(decoder, dict(zip(names, values, strict=True)), (), kwargs)[0]
 
-    with torch.no_grad():
-        module = make_fx(forward, tracing_mode="symbolic")(weights, ids, positions)
-    if tokens in shape_env.replacements or any(g.expr.has(tokens) and _fixes(g.expr) for g in shape_env.guards):
-        raise HybridError(
-            f"the graph of {type(decoder).__name__} is made for one number of tokens; hybrid prefilling needs "
-            "a forward pass that works for any"
-        )
-    return Capture(module.graph, names, tokens)
-
-
-def _outline(mode: Any, tensor: Any) -> Any:
-    with mode:
-        return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta")
+    module = make_fx(forward, tracing_mode="symbolic")(weights, ids, positions)
+    return module.graph, ids.shape[1].node.expr, shape_env
 
 
 def _fixes(expr: Any) -> bool:

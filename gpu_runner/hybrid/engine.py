@@ -147,6 +147,13 @@ class HybridEngine:
         )
         return Limits(max_num_seqs=1, max_model_len=self.max_model_len), memory
 
+    @property
+    def gpus(self) -> list[str]:
+        """UUIDs of the NVIDIA GPUs that it uses; none on a CPU."""
+        if self.runner.device.type != "cuda":
+            return []
+        return [f"GPU-{torch.cuda.get_device_properties(self.runner.device).uuid}"]
+
     def provenance(self) -> dict[str, Any]:
         """Return what the engine runs on and how it is configured; JSON types only."""
         device = described_device(torch)

@@ -21,7 +21,8 @@ class Switches:
 
     Attributes:
         chunk: tokens at once; None runs them whole.
-        preallocate: write each chunk's result into a tensor made before; else list the chunks and string them together.
+        preallocate: write each chunk's result into a tensor made before; else list the chunks and string them together,
+            as a function would, whose caller holds the inputs until it returns.
         in_place: let an output take the memory of an input that is not read any more, where they are equally large.
         compiled: let Inductor compile each virtual layer, equal ones once.
 
@@ -78,7 +79,7 @@ class Executor:
                     values = self._arguments(stage, live)
                     for name in stage.dying:
                         del live[name]
-                    self._put(live, stage, function(values))
+                    self._put(live, stage, self._whole(stage, function, values))
                 else:
                     self._chunks(stage, function, live, ids.shape[1], self.switches.chunk)
         return live.pop(self.plan.result)
@@ -90,9 +91,15 @@ class Executor:
             if stage.key not in known:
                 known[stage.key] = _compiled(stage.module)
             return known[stage.key]
-        if self.switches.chunk is None or stage.attention is not None:
-            return lambda values: torch.fx.Interpreter(stage.module).boxed_run(values)
         return lambda values: stage.module(*values)
+
+    def _whole(
+        self, stage: Stage, function: Callable[[list[Any]], tuple[Any, ...]], values: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        if self.switches.compiled:
+            return function(values)
+        made: tuple[torch.Tensor, ...] = torch.fx.Interpreter(stage.module).boxed_run(values)
+        return made
 
     def _arguments(self, stage: Stage, live: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         return [live[p.name] for p in stage.inputs] + [self.weights[name] for name in stage.weights]
@@ -135,7 +142,6 @@ class Executor:
                 else:
                     lists[i].append(made[i])
             del made
-        del inputs
         if not preallocate:
             for port, parts in zip(stage.outputs, lists, strict=True):
                 into.append(torch.cat(parts, port.dim))

@@ -24,7 +24,7 @@ def _shape(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: tor
 
 
 _fp8_linear.__annotations__ = {
-    **{name: torch.Tensor for name in ("x", "weight", "scale", "return")},
+    **dict.fromkeys(("x", "weight", "scale", "return"), torch.Tensor),
     "bias": torch.Tensor | None,
 }
 _operator = torch.library.custom_op("prefillsim::fp8_linear", _fp8_linear, mutates_args=())

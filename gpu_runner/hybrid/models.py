@@ -30,7 +30,7 @@ def build_model(
 ) -> Any:
     """Return a causal language model of ``shape`` in evaluation mode, with random weights.
 
-    Under ``FakeTensorMode`` it takes no memory. Where the shape has 8-bit weights, the layers' linear operators do.
+    On the device ``meta`` it takes no memory. Where the shape has 8-bit weights, the layers' linear operators do.
 
     Args:
         architecture: one of :data:`ARCHITECTURES`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -60,7 +61,9 @@ class Kept:
 
     def _copy(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.transpose(1, 2)
-        return (rows.to("cpu", copy=True) if self.offload else rows.clone(memory_format=torch.contiguous_format)).transpose(1, 2)
+        return (
+            rows.to("cpu", copy=True) if self.offload else rows.clone(memory_format=torch.contiguous_format)
+        ).transpose(1, 2)
 
 
 class Prefiller:
@@ -86,6 +89,15 @@ class Prefiller:
         other = object.__new__(Prefiller)
         other.switches, other.plan = switches, self.plan
         other._load(self.weights, self.head)
+        return other
+
+    def without_memory(self) -> Prefiller:
+        """Return the same on the meta device: it computes nothing, and takes no memory, but says how much it would."""
+        other = object.__new__(Prefiller)
+        other.switches, other.plan = replace(self.switches, compiled=False), self.plan
+        head = torch.nn.Linear(1, 1, bias=False, device="meta")
+        head.weight = torch.nn.Parameter(self.head.weight.detach().to("meta"), requires_grad=False)
+        other._load({name: t.detach().to("meta") for name, t in self.weights.items()}, head)
         return other
 
     def _load(self, weights: dict[str, torch.Tensor], head: Any) -> None:
@@ -117,9 +129,7 @@ class Prefiller:
         if not 0 <= keep <= new or (keep and sink is None):
             raise HybridError(f"keep is {keep} of {new} new tokens; it must lie between 0 and {new}, and needs a sink")
 
-        def attend(
-            layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-        ) -> torch.Tensor:
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
             out = causal_attention(q, k, v, scale, None if prefix is None else prefix.layer(layer))
             if keep and sink is not None:
                 sink(layer, k[:, :, :keep], v[:, :, :keep])

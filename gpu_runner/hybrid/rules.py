@@ -244,4 +244,3 @@ def _fp8(args: tuple[Any, ...], kwargs: dict[str, Any], shape: Shape) -> Label:
 
 
 RULES[FP8_LINEAR] = _fp8
-

@@ -64,8 +64,9 @@ class Stage:
     def key(self) -> str:
         """Equal for stages that compute the same from other inputs and weights."""
         at = {node: f"%{i}" for i, node in enumerate(self.module.graph.nodes)}
-        lines = [(str(n.target), str(torch.fx.map_arg((n.args, n.kwargs), at.get)))
-                 for n in at if n.op == "call_function"]
+        lines = [
+            (str(n.target), str(torch.fx.map_arg((n.args, n.kwargs), at.get))) for n in at if n.op == "call_function"
+        ]
         ports = [(p.dim, p.row, str(p.dtype)) for p in (*self.inputs, *self.outputs)]
         return repr((ports, len(self.weights), lines))
 
@@ -117,8 +118,9 @@ class _Planner:
         if isinstance(result, list | tuple):
             result = result[0]
         if not isinstance(self.labels.get(result), Rows):
-            raise HybridError("what the graph returns has no rows of tokens; give hybrid prefilling a decoder's hidden "
-                              "states")
+            raise HybridError(
+                "what the graph returns has no rows of tokens; give hybrid prefilling a decoder's hidden states"
+            )
         wanted: dict[tuple[int, Any], set[Any]] = {(self.depth[result], None): {result}}
         stages: list[Stage] = []
         while wanted:
@@ -178,7 +180,7 @@ class _Planner:
             raise NotTokenWise("it makes rows of its own, which belong to no token")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._value)
         label = label_of(node.target, args, kwargs, self._shape(meta))
-        if not isinstance(label, Rows) or self._shape(meta) and self._shape(meta)[label.dim] is not None:
+        if not isinstance(label, Rows) or (self._shape(meta) and self._shape(meta)[label.dim] is not None):
             raise NotTokenWise("the tokens are not where they should be in its result")
         return label
 
@@ -199,8 +201,11 @@ class _Planner:
             return ()
         shape = tuple(self._size(s) for s in meta.shape)
         if shape.count(None) > tokens:
-            raise NotTokenWise("its result has more than one row for each token" if tokens else "it makes rows of its "
-                               "own, which belong to no token")
+            raise NotTokenWise(
+                "its result has more than one row for each token"
+                if tokens
+                else "it makes rows of its own, which belong to no token"
+            )
         return shape
 
     def _port(self, node: Any) -> Port:

@@ -14,6 +14,9 @@ from gpu_runner.hybrid.prefill import Kept
 from tests.hybrid.small import ARCHITECTURES, GQA, MHA, model, plain_logits, prefiller, relative, tokens
 
 STEPS = (Switches(7, preallocate=False, in_place=False), Switches(7, in_place=False), Switches(7))
+NEW = {1: 20, 7: 60, 64: 200, 512: 600, 1000: 300}
+"""Tokens of a prompt by chunk size: the last chunk is always a shorter one."""
+
 HEADS = pytest.mark.parametrize("shape", [GQA, MHA], ids=["gqa", "mha"])
 EACH = pytest.mark.parametrize("architecture", ARCHITECTURES)
 
@@ -23,8 +26,7 @@ EACH = pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("cached", [0, 48])
 @pytest.mark.parametrize("chunk", [1, 7, 64, 512, 1000])
 def test_any_chunk_in_float32(architecture: str, shape: LlmShape, cached: int, chunk: int) -> None:
-    new = 50 if chunk == 1 else 600
-    ids = tokens(cached + new)
+    ids = tokens(cached + NEW[chunk])
     ours = prefiller(architecture, shape).with_switches(Switches(chunk))
     prefix = Kept(cached)
     if cached:
@@ -38,7 +40,7 @@ def test_any_chunk_in_float32(architecture: str, shape: LlmShape, cached: int, c
 @pytest.mark.parametrize("cached", [0, 48])
 @pytest.mark.parametrize("chunk", [1, 7, 64, 512])
 def test_any_chunk_in_bfloat16(architecture: str, shape: LlmShape, cached: int, chunk: int) -> None:
-    ids = tokens(cached + (50 if chunk == 1 else 600), seed=1)
+    ids = tokens(cached + NEW[chunk], seed=1)
     ours = prefiller(architecture, shape, torch.bfloat16).with_switches(Switches(chunk))
     prefix = Kept(cached)
     if cached:
@@ -92,7 +94,7 @@ def test_the_kept_part_is_a_prefix_of_the_whole(chunk: int, new: int, keep: int)
 @EACH
 @pytest.mark.parametrize("chunk", [1, 64, 300, 1000])
 def test_chunked_prefill(architecture: str, chunk: int) -> None:
-    ids = tokens(50 if chunk == 1 else 700)
+    ids = tokens(20 if chunk == 1 else 700)
     logits = chunked_prefill(prefiller(architecture), ids, chunk)
     assert relative(logits, plain_logits(model(architecture), ids)) <= 1e-5
 
