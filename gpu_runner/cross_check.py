@@ -196,15 +196,17 @@ def quick_cases(real: bool) -> Iterator[Case]:
         yield Case(NULL_POLICY, "mixed", 100, depth, stock=True)
 
 
+MEMORIES = ((True, True), (False, True), (True, False))
+"""Prefix cache, and whether blocks are scarce."""
+
+
 def full_cases() -> Iterator[Case]:
-    """Yield every policy on every trace at both depths: scarce blocks with and without prefix cache, and ample ones."""
-    memories = ((True, True), (False, True), (True, False))
-    for kind in (*SYNTHETIC, *REAL):
+    """Yield every policy on every trace at both depths, its memory in turn: each policy meets each kind of it."""
+    for i, kind in enumerate((*REAL, *SYNTHETIC)):
         for depth in (1, 2):
-            for cache, scarce in memories:
-                for policy in POLICIES:
-                    yield Case(policy, kind, 500, depth, cache, scarce)
-                yield Case(NULL_POLICY, kind, 500, depth, cache, scarce, stock=True)
+            for k, policy in enumerate((*POLICIES, NULL_POLICY)):
+                cache, scarce = MEMORIES[(i + depth + k) % len(MEMORIES)]
+                yield Case(policy, kind, 500, depth, cache, scarce, stock=k == len(POLICIES))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
