@@ -234,7 +234,7 @@ BAD: dict[str, tuple[str, str]] = {
     ),
     "key changes its mind": (
         "bad+full",
-        part("Ordering", "key(self, request): return mind.randrange(4) if late(40) else 0", " cache_aware = True"),
+        part("Ordering", "key(self, request): return mind.randrange(4) if late(20) else 0", " cache_aware = True"),
     ),
     "choose raises": ("bad+full", part("Ordering", "choose(self, waiting, now_ns): return fail(9, waiting[-1])")),
     "choose names nobody": (
