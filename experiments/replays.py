@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from experiments.cells import Cell, hash_of, jsonable
 from experiments.config import ConfigError, Draft
 from experiments.folders import claim, whole_folder
+from experiments.hybrids import open_hybrids
 from experiments.run import CellResult, check, plugin_errors, run_info, service_classes
 from gpu_runner.engine import Engine, EngineOptions, open_engine
+from gpu_runner.hybrid.options import HybridOptions
 from gpu_runner.live import replay_live
 from gpu_runner.model import vocabulary
 from gpu_runner.openai_client import find_server
@@ -33,6 +35,11 @@ from sim.records import Tables
 from sim.stats import warmup_warning
 from sim.store import write_run
 from traces.schema import Trace
+
+if TYPE_CHECKING:
+    from gpu_runner.hybrid.engine import HybridEngine
+
+    AnyEngine = Engine | HybridEngine
 
 SCHEDULER = "gpu_runner.scheduler.PolicyScheduler"
 
@@ -112,7 +119,7 @@ def engine_arguments(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def replay_cells(
-    cells: Sequence[Cell], cost_model: str | None, options: EngineOptions, pace: Pace, batches: bool
+    cells: Sequence[Cell], cost_model: str | None, options: EngineOptions | HybridOptions, pace: Pace, batches: bool
 ) -> Iterator[Replayed]:
     """Replay each cell in an engine of its own, one after the other, and end with the first that is stopped.
 
@@ -122,7 +129,7 @@ def replay_cells(
     Args:
         cells: of one trace.
         cost_model: name or file of what policies believe; ``None``: none was given.
-        options: of every engine; the scheduler is added.
+        options: of every engine; the scheduler is added. They say which engine it is.
         pace: of the trace.
         batches: whether to keep every batch.
 
@@ -146,13 +153,16 @@ def replay_cells(
 
 
 def open_replaying(
-    cells: Sequence[Cell], cost_model: str | None, options: EngineOptions
-) -> Iterator[tuple[Cell, Engine]]:
+    cells: Sequence[Cell], cost_model: str | None, options: EngineOptions | HybridOptions
+) -> Iterator[tuple[Cell, AnyEngine]]:
     """Yield each cell with an engine that runs its policy and records, warmed up, and closed afterwards.
 
     Raises:
         EngineError: if an engine cannot start.
     """
+    if isinstance(options, HybridOptions):
+        yield from open_hybrids(cells, cost_model, options)
+        return
     options = _with_budget(options, cells)
     for cell in cells:
         settings = {"policy": cell.label, "slo": str(cell.objectives), "record": True, "prometheus": False}
@@ -164,8 +174,10 @@ def open_replaying(
             yield cell, engine
 
 
-def real_memory(engine: Engine) -> tuple[Limits, Memory]:
+def real_memory(engine: AnyEngine) -> tuple[Limits, Memory]:
     """Return an engine's limits and KV memory as the simulator has them."""
+    if not isinstance(engine, Engine):
+        return engine.simulated()
     cache = engine.config.cache_config
     depth = int(getattr(engine.core, "batch_queue_size", 1) or 1)
     limits = Limits(int(engine.config.scheduler_config.max_num_seqs), engine.max_model_len, None, depth)
@@ -187,7 +199,7 @@ def _with_budget(options: EngineOptions, cells: Sequence[Cell]) -> EngineOptions
     return dataclasses.replace(options, max_num_batched_tokens=most)
 
 
-def _replay_cell(cell: Cell, trace: Trace, engine: Engine, pace: Pace, batches: bool) -> Replayed:
+def _replay_cell(cell: Cell, trace: Trace, engine: AnyEngine, pace: Pace, batches: bool) -> Replayed:
     origin = engine.provenance()
     started = time.perf_counter()
     with _progress(cell.label, len(trace)) as progress:
@@ -198,7 +210,8 @@ def _replay_cell(cell: Cell, trace: Trace, engine: Engine, pace: Pace, batches: 
     summary = summarise(tables.requests, tables.steps, cell.objectives, tables.preemptions, None)
     warnings = [_refusals(tables, len(came)), _fell_back(engine, cell), warmup_warning(tables.requests)]
     told = tuple(w for w in warnings if w is not None)
-    info = _info(real, "vllm", CellResult(real.key, summary, told), sent, pace, wall_s)
+    host = "vllm" if isinstance(engine, Engine) else "hybrid"
+    info = _info(real, host, CellResult(real.key, summary, told), sent, pace, wall_s)
     info["engine"] = origin
 
     def write(folder: Path) -> None:
@@ -287,7 +300,7 @@ def _refusals(tables: Tables, requests: int) -> str | None:
     return f"{len(tables.reasons)} of {requests} requests were not served whole; the first: {first}"
 
 
-def _fell_back(engine: Engine, cell: Cell) -> str | None:
+def _fell_back(engine: AnyEngine, cell: Cell) -> str | None:
     if not getattr(engine.scheduler, "fallen", False):
         return None
     return f"policy {cell.label} failed during the run, and first come, first served took its place"

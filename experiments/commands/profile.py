@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,12 +13,13 @@ import typer
 from experiments.commands import options as o
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from gpu_runner.profile import Outcome
+    from gpu_runner.profiling.bench import Bench
     from gpu_runner.profiling.grid import Axes
 
 GRID, ENGINE = "Grid", "Engine"
-
-ENGINES = ("vllm",)
 
 
 def _levels(option: str, what: str) -> Any:
@@ -53,7 +55,9 @@ def profile(
         float | None,
         typer.Option("--max-minutes", min=0, metavar="M", help="Start no step later.", rich_help_panel=GRID),
     ] = None,
-    engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="vllm.", rich_help_panel=ENGINE)] = ENGINES[0],
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="NAME", help="vllm, or hybrid: prefills only.", rich_help_panel=ENGINE)
+    ] = "vllm",
     dtype: Annotated[
         str, typer.Option("--dtype", metavar="TYPE", help="Of weights and KV.", rich_help_panel=ENGINE)
     ] = "auto",
@@ -84,7 +88,7 @@ def profile(
     ] = None,
     engine_arg: Annotated[
         list[str] | None,
-        typer.Option("--engine-arg", metavar="NAME=JSON", help="Any other of vLLM's.", rich_help_panel=ENGINE),
+        typer.Option("--engine-arg", metavar="NAME=JSON", help="Any other of its own.", rich_help_panel=ENGINE),
     ] = None,
     seed: o.Seed = 0,
     resume: Annotated[
@@ -100,6 +104,7 @@ def profile(
     """
     from experiments import output
     from experiments.config import ConfigError
+    from experiments.hybrids import ENGINES, hybrid_options
     from experiments.replays import engine_arguments
     from gpu_runner.engine import EngineOptions
     from policies.registry import nearest
@@ -117,21 +122,42 @@ def profile(
     }
     chosen = {axis: _numbers("--" + axis.replace("_", "-"), text) for axis, text in levels.items() if text is not None}
     _check_grid(grid, chosen)
+    if engine == "hybrid":
+        opened = _open_hybrid(
+            hybrid_options(
+                model,
+                engine_arguments(engine_arg or ()),
+                {"--max-num-batched-tokens": max_num_batched_tokens, "--max-num-seqs": max_num_seqs},
+                dtype=dtype,
+                load_format=load_format,
+                max_model_len=max_model_len,
+                blocks=kv_blocks,
+                block_size=kv_block_size or 16,
+                seed=seed or 0,
+            ),
+            grid,
+            seed or 0,
+        )
+    else:
+        opened = _open_vllm(
+            EngineOptions(
+                model=model,
+                dtype=dtype,
+                load_format=load_format,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_num_seqs=max_num_seqs,
+                max_model_len=max_model_len,
+                num_gpu_blocks_override=kv_blocks,
+                block_size=kv_block_size,
+                enable_prefix_caching=True,
+                async_scheduling=False,
+                more=engine_arguments(engine_arg or ()),
+            ),
+            grid,
+            seed or 0,
+        )
     outcome = _measure(
-        EngineOptions(
-            model=model,
-            dtype=dtype,
-            load_format=load_format,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            max_model_len=max_model_len,
-            num_gpu_blocks_override=kv_blocks,
-            block_size=kv_block_size,
-            enable_prefix_caching=True,
-            async_scheduling=False,
-            more=engine_arguments(engine_arg or ()),
-        ),
-        grid,
+        opened,
         chosen,
         out,
         journal,
@@ -157,9 +183,40 @@ def profile(
     _tell(outcome, out, journal)
 
 
+Opened = tuple["Bench", "Axes", str, "Callable[[], None]"]
+"""Bench, axes, where energy is from, and what warms up."""
+
+
+@contextmanager
+def _open_vllm(options: Any, grid: str, seed: int) -> Iterator[Opened]:
+    from gpu_runner.engine import open_engine
+    from gpu_runner.nvml import open_meter
+    from gpu_runner.profiling.grid import preset
+    from gpu_runner.profiling.stepped import SteppedBench
+    from gpu_runner.profiling.vllm_steps import VllmSteps
+
+    with open_engine(options) as engine:
+        steps = VllmSteps(engine)
+        meter, energy = open_meter(steps.gpus)
+        bench = SteppedBench(steps, engine.vocab, meter, seed)
+        yield bench, preset(grid, bench.capacity), energy, engine.warm_up
+
+
+@contextmanager
+def _open_hybrid(options: Any, grid: str, seed: int) -> Iterator[Opened]:
+    from gpu_runner.hybrid.bench import HybridBench, prefill_axes
+    from gpu_runner.hybrid.options import open_hybrid
+    from gpu_runner.nvml import open_meter
+    from gpu_runner.settings import Settings
+
+    with open_hybrid(options, Settings(policy="fcfs+full")) as engine:
+        meter, energy = open_meter(engine.gpus)
+        bench = HybridBench(engine, meter, seed)
+        yield bench, prefill_axes(grid, bench.capacity), energy, engine.warm_up
+
+
 def _measure(
-    engine_options: Any,
-    grid: str,
+    opened: AbstractContextManager[Opened],
     chosen: dict[str, tuple[int, ...]],
     out: Path,
     journal: Path,
@@ -172,20 +229,12 @@ def _measure(
     from datetime import UTC, datetime
 
     from experiments.cells import package_version
-    from gpu_runner.engine import open_engine
-    from gpu_runner.nvml import open_meter
     from gpu_runner.profile import Plan, run_profile
-    from gpu_runner.profiling.grid import preset
-    from gpu_runner.profiling.stepped import SteppedBench
-    from gpu_runner.profiling.vllm_steps import VllmSteps
 
-    with open_engine(engine_options) as engine:
-        steps = VllmSteps(engine)
-        meter, energy = open_meter(steps.gpus)
-        bench = SteppedBench(steps, engine.vocab, meter, seed)
-        axes = replace(preset(grid, bench.capacity), **chosen)
+    with opened as (bench, preset_axes, energy, warm_up):
+        axes = replace(preset_axes, **chosen)
         plan = Plan.of(bench, axes.cells(bench.capacity.block_size), repeats, seed)
-        engine.warm_up()
+        warm_up()
         about = {
             "source": f"measured by prefillsim {package_version()}",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,12 +20,18 @@ def add(app: typer.Typer) -> None:
 def replay(
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="DIR|NAME", help="What vLLM runs, or a server serves.", rich_help_panel=ENGINE),
+        typer.Option(
+            "--model", metavar="DIR|NAME", help="What the engine runs, or a server serves.", rich_help_panel=ENGINE
+        ),
     ] = None,
     server: Annotated[
         str | None,
         typer.Option("--server", metavar="URL", help="A live OpenAI-compatible server.", rich_help_panel=REPLAY),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option("--engine", metavar="NAME", help="vllm, or hybrid: prefills only.", rich_help_panel=ENGINE),
+    ] = "vllm",
     speed: Annotated[
         float, typer.Option("--speed", metavar="X", help="X times as fast as the trace.", rich_help_panel=REPLAY)
     ] = 1.0,
@@ -44,7 +50,7 @@ def replay(
     ] = None,
     engine_arg: Annotated[
         list[str] | None,
-        typer.Option("--engine-arg", metavar="NAME=JSON", help="Any other of vLLM's.", rich_help_panel=ENGINE),
+        typer.Option("--engine-arg", metavar="NAME=JSON", help="Any other of its own.", rich_help_panel=ENGINE),
     ] = None,
     policy: o.Policies = None,
     workload: o.Workload = None,
@@ -62,6 +68,7 @@ def replay(
     kv_blocks: o.KvBlocks = None,
     kv_block_size: o.KvBlockSize = None,
     prefix_cache: o.PrefixCache = None,
+    suffix: o.Suffix = None,
     seed: o.Seed = None,
     plugin: o.Plugins = None,
     batches: Annotated[
@@ -72,12 +79,16 @@ def replay(
     out: o.Out = None,
     json: o.Json = False,
 ) -> None:
-    """Replay a trace in real time through vLLM with each policy, or against a live server; results as of simulate."""
+    """Replay a trace in real time through an engine with each policy, or against a live server; results as of simulate.
+
+    The engines are vLLM, and one that prefills whole prompts in little memory and answers with one token.
+    """
     draft = o.collect(config, sets, name="replay", seed=seed, **o.given(locals()))
     from experiments import output
     from experiments.axes import plan
     from experiments.config import ConfigError
     from experiments.folders import check_free
+    from experiments.hybrids import ENGINES, hybrid_options_of
     from experiments.replays import (
         Pace,
         check_policies,
@@ -88,13 +99,22 @@ def replay(
         replay_server,
     )
     from experiments.report import objectives_line, show_summary
+    from policies.registry import nearest
 
+    if engine not in ENGINES:
+        raise ConfigError(f"unknown engine {engine!r}{nearest(engine, ENGINES)} ({', '.join(ENGINES)})")
     check_free(out, may_resume=False)
     if (model is None) and (server is None):
         raise ConfigError("no engine: give --model DIR to run one, or --server URL to use a live one")
     if server is not None and not draft.has("policies"):
         draft.put("policies", ["fcfs+token-budget"], "default")
     o.settle_on_one_run(draft)
+    more = engine_arguments(engine_arg or ())
+    options: Any = None
+    if server is None and engine == "hybrid":
+        options = hybrid_options_of(
+            draft, str(model), more, max_num_batched_tokens, dtype=dtype, load_format=load_format, seed=seed or 0
+        )
     experiment = plan(draft)
     cells = experiment.cells
     if experiment.axes:
@@ -106,14 +126,14 @@ def replay(
         replays = iter([replay_server(cells[0], server, model, os.environ.get("OPENAI_API_KEY"), pace)])
     else:
         check_policies(cells)
-        options = engine_options(
+        options = options or engine_options(
             draft,
             str(model),
             dtype=dtype,
             load_format=load_format,
             max_num_batched_tokens=max_num_batched_tokens,
             seed=cells[0].seed,
-            more=engine_arguments(engine_arg or ()),
+            more=more,
         )
         believed = draft.get("policy_cost_model") or draft.get("cost_model")
         replays = replay_cells(cells, None if believed is None else str(believed), options, pace, batches)
