@@ -27,13 +27,16 @@ from gpu_runner.model import vocabulary
 from gpu_runner.openai_client import find_server
 from gpu_runner.replay import Sent, paced, replay
 from gpu_runner.settings import KEY
+from policies.units import ns_from_s
 from sim.engine import Limits
 from sim.memory import Memory
 from sim.metrics import Summary, summarise
+from sim.objectives import Objectives
 from sim.provenance import provenance
 from sim.records import Tables
 from sim.stats import warmup_warning
 from sim.store import write_run
+from sim.window import arrived_between
 from traces.schema import Trace
 
 if TYPE_CHECKING:
@@ -57,6 +60,17 @@ class Pace:
     speed: float = 1.0
     saturate: bool = False
     """Everything arrives at the start."""
+    warm_up_s: float = 0.0
+    """Requests that arrive earlier are in the tables, but not in the summary."""
+    window_s: float | None = None
+    """Nor are those that arrive later than this after the warm-up; they keep the engine busy."""
+
+    def summary(self, tables: Tables, objectives: Objectives) -> Summary:
+        """Return the metrics of the requests that arrived in the window."""
+        begin = ns_from_s(self.warm_up_s)
+        end = None if self.window_s is None else begin + ns_from_s(self.window_s)
+        requests, preemptions = arrived_between(tables.requests, tables.preemptions, begin, end)
+        return summarise(requests, tables.steps, objectives, preemptions)
 
 
 @dataclass(frozen=True)
@@ -176,8 +190,9 @@ def open_replaying(
 
 def real_memory(engine: AnyEngine) -> tuple[Limits, Memory]:
     """Return an engine's limits and KV memory as the simulator has them."""
-    if not isinstance(engine, Engine):
-        return engine.simulated()
+    simulated: tuple[Limits, Memory] | None = getattr(engine, "simulated", None)
+    if simulated is not None:
+        return simulated
     cache = engine.config.cache_config
     depth = int(getattr(engine.core, "batch_queue_size", 1) or 1)
     limits = Limits(int(engine.config.scheduler_config.max_num_seqs), engine.max_model_len, None, depth)
@@ -207,10 +222,10 @@ def _replay_cell(cell: Cell, trace: Trace, engine: AnyEngine, pace: Pace, batche
     wall_s = time.perf_counter() - started
     limits, memory = real_memory(engine)
     real = dataclasses.replace(cell, limits=limits, memory=memory)
-    summary = summarise(tables.requests, tables.steps, cell.objectives, tables.preemptions, None)
+    summary = pace.summary(tables, cell.objectives)
     warnings = [_refusals(tables, len(came)), _fell_back(engine, cell), warmup_warning(tables.requests)]
     told = tuple(w for w in warnings if w is not None)
-    host = "vllm" if isinstance(engine, Engine) else "hybrid"
+    host = "vllm" if getattr(engine, "simulated", None) is None else "hybrid"
     info = _info(real, host, CellResult(real.key, summary, told), sent, pace, wall_s)
     info["engine"] = origin
 

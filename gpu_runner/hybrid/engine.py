@@ -137,8 +137,9 @@ class HybridEngine:
             raise EngineError("the prefix store cannot be emptied while requests wait")
         self.runner.empty()
 
+    @property
     def simulated(self) -> tuple[Limits, Memory]:
-        """Return the engine's limits and prefix store as the simulator has them."""
+        """The engine's limits and prefix store as the simulator has them."""
         memory = Memory(
             regime="store",
             blocks=self.runner.store.capacity,
