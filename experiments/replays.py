@@ -194,7 +194,7 @@ def real_memory(engine: AnyEngine) -> tuple[Limits, Memory]:
     if simulated is not None:
         return simulated
     cache = engine.config.cache_config
-    depth = int(getattr(engine.core, "batch_queue_size", 1) or 1)
+    depth = int(getattr(getattr(engine, "core", None), "batch_queue_size", 1) or 1)
     limits = Limits(int(engine.config.scheduler_config.max_num_seqs), engine.max_model_len, None, depth)
     memory = Memory(
         blocks=int(cache.num_gpu_blocks),

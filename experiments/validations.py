@@ -18,7 +18,7 @@ from experiments.calibration import calibrate
 from experiments.cells import Cell
 from experiments.config import ConfigError, Draft
 from experiments.replays import check_policies, open_replaying, real_memory
-from gpu_runner.engine import Engine, EngineError, EngineOptions
+from gpu_runner.engine import EngineError, EngineOptions
 from gpu_runner.replay import paced, replay
 from gpu_runner.validate.ends import Sample, keeps_up, sample_of
 from gpu_runner.validate.ends_report import ends_section, knee_section
@@ -68,7 +68,8 @@ class _Bench:
     """One policy on both hosts."""
 
     cell: Cell
-    engine: Engine
+    engine: Any
+    """Of :func:`experiments.replays.open_replaying`."""
     cost: CostModel
     limits: Limits
     memory: Memory

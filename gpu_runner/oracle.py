@@ -110,7 +110,7 @@ class _Core(EngineCore):
         self._weight_version = "default"
         self.aborts_queue: queue.Queue[list[str]] = queue.Queue()
         self.batch_queue_size = config.max_concurrent_batches
-        self.batch_queue = deque(maxlen=self.batch_queue_size) if self.batch_queue_size > 1 else None
+        self.batch_queue: deque[Any] | None = deque(maxlen=self.batch_queue_size) if self.batch_queue_size > 1 else None
         self.step_fn = self.step if self.batch_queue is None else self.step_with_batch_queue
 
 
@@ -212,7 +212,7 @@ class Oracle:
     def sample(self, output: Any) -> ModelRunnerOutput:
         """Return a token for each request that has computed all it had, unlike any other token."""
         ids = list(output.num_scheduled_tokens)
-        sampled = []
+        sampled: list[list[int]] = []
         for request_id in ids:
             if self.scheduler.requests[request_id].is_prefill_chunk:
                 sampled.append([])

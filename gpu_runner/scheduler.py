@@ -79,6 +79,8 @@ class PolicyScheduler(hooks.Scheduler):
         SettingsError, UnsupportedError: at start, with what to change.
     """
 
+    max_num_scheduled_tokens: int
+
     def __new__(cls, *args: Any, **kwargs: Any) -> PolicyScheduler:
         """Make the asynchronous kind where vLLM is configured so."""
         config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
@@ -199,7 +201,7 @@ class PolicyScheduler(hooks.Scheduler):
             slack=None if not running.n_decode or running.allowed_ns == FAR else running.allowed_ns,
             fallback=self.fallen,
         )
-        budget = self.max_num_scheduled_tokens
+        budget: int = self.max_num_scheduled_tokens
         if not self.fallen:
             grant = grant or NOTHING
             self._allotment = Allotment(grant)

@@ -38,6 +38,16 @@ def replay(
     saturate: Annotated[
         bool, typer.Option("--saturate", help="All requests arrive at the start.", rich_help_panel=REPLAY)
     ] = False,
+    warm_up: Annotated[
+        float,
+        typer.Option("--warm-up", metavar="S", min=0, help="Seconds left out of the summary.", rich_help_panel=REPLAY),
+    ] = 0.0,
+    window: Annotated[
+        float | None,
+        typer.Option(
+            "--window", metavar="S", min=0, help="Seconds after them that the summary counts.", rich_help_panel=REPLAY
+        ),
+    ] = None,
     dtype: Annotated[
         str, typer.Option("--dtype", metavar="TYPE", help="Of the weights.", rich_help_panel=ENGINE)
     ] = "auto",
@@ -119,7 +129,9 @@ def replay(
     cells = experiment.cells
     if experiment.axes:
         raise ConfigError(f"a replay has no [sweep], but there are {', '.join(experiment.axes)}")
-    pace = Pace(speed, saturate)
+    pace = Pace(speed, saturate, warm_up, window)
+    if server is not None and (warm_up or window is not None):
+        raise ConfigError("--warm-up and --window are for an engine that runs here, whose steps are known")
     if server is not None:
         if len(cells) > 1:
             raise ConfigError("the policy of a live server is its own: give at most one -p, to say which it is")

@@ -102,12 +102,21 @@ def test_policies_are_replayed_one_after_the_other(
         assert stored.info["policy"] == r["policy"]
         assert stored.info["engine"]["vllm"] == "fake"
         assert stored.info["resolved"]["memory"]["blocks"] == 100
-        assert stored.info["replay"] == {"speed": 1.0, "saturate": False, **r["replay"]}
+        assert stored.info["replay"] == {
+            "speed": 1.0,
+            "saturate": False,
+            "warm_up_s": 0.0,
+            "window_s": None,
+            **r["replay"],
+        }
         assert r["summary"]["finished"] == r["replay"]["sent"] == 12
         settings = options.additional_config["prefillsim"]
         assert (settings["policy"], settings["record"]) == (r["policy"], True)
     # One budget for all, so that the engines are compiled alike: the largest step of any policy.
     assert [options.max_num_batched_tokens for options in engines] == [1001, 1001]
+    counted = cli("replay", "--trace", trace, *OPTIONS, "-p", "fcfs+full", "--warm-up", "0.5", "--out", "w", "--json")
+    arrived = read_run(tmp_path / "w").requests["arrival_ns"]
+    assert counted.json["replays"][0]["summary"]["arrived"] == (arrived >= 500_000_000).sum() < len(arrived) == 12
 
 
 def test_options_reach_the_engine(cli: Cli, engines: list[EngineOptions], trace: str) -> None:
