@@ -23,10 +23,12 @@ from gpu_runner.replay import paced, replay
 from gpu_runner.validate.ends import Sample, keeps_up, sample_of
 from gpu_runner.validate.ends_report import ends_section, knee_section
 from gpu_runner.validate.pictures import steps_picture
+from gpu_runner.validate.promise import Kept, promise_section
 from gpu_runner.validate.schedule import Schedule, compare_schedules, schedule_section
 from gpu_runner.validate.sections import Section, steps_section
 from gpu_runner.validate.step_times import StepErrors
 from gpu_runner.validate.tolerances import Tolerances
+from policies.chunking.deadline_fill import DeadlineFill
 from policies.units import MS, NS
 from sim.engine import Limits, simulate
 from sim.memory import Memory
@@ -45,8 +47,11 @@ class Protocol:
     repeats: int = 3
     """Replays of the same requests at each of them; their standard deviation is the engine's own spread."""
 
+    promise: float | None = None
+    """In place of all that: one rate, at which deadline-filling is held to what it promises."""
+
     @classmethod
-    def parse(cls, rhos: str, repeats: int) -> Protocol:
+    def parse(cls, rhos: str, repeats: int, promise: float | None = None) -> Protocol:
         """Read ``0.5,0.7``.
 
         Raises:
@@ -60,7 +65,7 @@ class Protocol:
             raise ConfigError(
                 f"--rho {rhos!r} should read R,R,..., positive shares of the largest stable rate, like 0.5,0.9"
             )
-        return cls(values, repeats)
+        return cls(values, repeats, promise)
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,12 @@ def validate_here(
         yield steps_section(errors, tolerances, f"held-out shapes, by {fitted.picked}", pictures=[picture])
     cells = plan(draft).cells
     check_policies(cells)
+    if protocol.promise is not None:
+        deadline = cells[0].objectives.deadline_ns
+        if deadline is None:
+            raise ConfigError("--promise needs D, the same for all policies: give --slo tpot_p99:MS")
+        yield promise_here(cells, str(believed), options, protocol.promise, deadline)
+        return
     cost = load_cost_model(str(believed))
     yield from validate_engine(cells, str(believed), cost, options, protocol, tolerances)
 
@@ -225,6 +236,24 @@ def _sections(bench: _Bench, trace: Trace, protocol: Protocol, tolerances: Toler
     yield schedule_section(label, schedules)
     yield knee_section(label, engine_rate, simulated_rate, tolerances)
     yield from ends
+
+
+def promise_here(
+    cells: Sequence[Cell], cost_model: str, options: EngineOptions, rate: float, deadline_ns: int
+) -> Section:
+    """Return the section on SLOWeave's promise: the same requests at the same rate with each policy on the engine.
+
+    Raises:
+        EngineError: if an engine cannot start, or a replay fails.
+    """
+    kept = []
+    for cell, engine in open_replaying(cells, cost_model, options):
+        bench = _Bench(cell, engine, load_cost_model(cost_model), *real_memory(engine))
+        trace = cell.source.load(cell.seed)
+        _, run = bench.measure(trace.scale_rate(rate / mean_rate(trace)))
+        fills = isinstance(cell.policy.build().chunking, DeadlineFill)
+        kept.append(Kept.of(cell.label, fills, run, deadline_ns))
+    return promise_section(deadline_ns, rate, kept)
 
 
 def _not_judged(section: Section) -> Section:

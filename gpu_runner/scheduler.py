@@ -1,6 +1,6 @@
-"""The scheduler to give to vLLM: the simulator's policy objects decide inside the real engine.
+r"""The scheduler to give to vLLM: the simulator's policy objects decide inside the real engine.
 
-    vllm serve MODEL --scheduler-cls gpu_runner.scheduler.PolicyScheduler \\
+    vllm serve MODEL --scheduler-cls gpu_runner.scheduler.PolicyScheduler \
         --additional-config '{"prefillsim": {"policy": "sloweave:tpot=25", "cost_model": "a100-llama3.1-8b"}}'
 
 Each step the policy sees the views that it sees in the simulator, and its grant becomes the waiting order, a token
@@ -139,9 +139,9 @@ class PolicyScheduler(hooks.Scheduler):
         needed, budget = chunking.step_limit(seats, length), self.scheduler_config.max_num_batched_tokens
         if needed > budget:
             raise SettingsError(
-                f"policy {self.settings.policy} may put {needed} tokens into a step of {seats} requests of up to {length} "
-                f"tokens, but --max-num-batched-tokens is {budget}: raise it to {needed}, or lower --max-num-seqs or "
-                "--max-model-len"
+                f"policy {self.settings.policy} may put {needed} tokens into a step of {seats} requests of up to "
+                f"{length} tokens, but --max-num-batched-tokens is {budget}: raise it to {needed}, or lower "
+                "--max-num-seqs or --max-model-len"
             )
         return seats
 

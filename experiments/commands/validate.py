@@ -58,6 +58,15 @@ def validate(
     repeats: Annotated[
         int, typer.Option("--repeats", metavar="N", min=1, help="Replays at each rate.", rich_help_panel=ENGINE)
     ] = 3,
+    promise: Annotated[
+        float | None,
+        typer.Option(
+            "--promise",
+            metavar="R",
+            help="Instead, all policies at R requests/s: few late gaps, and prompts no later than by fixed chunks?",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
     dtype: Annotated[
         str, typer.Option("--dtype", metavar="TYPE", help="Of the weights.", rich_help_panel=ENGINE)
     ] = "auto",
@@ -126,6 +135,7 @@ def validate(
         raise ConfigError("nothing to validate: give --recorded DIR for runs there are, or --model DIR to make some")
     engine_only = {
         "--profile": profile,
+        "--promise": promise,
         "--policy": policy,
         "--workload": workload,
         "--trace": trace,
@@ -161,7 +171,7 @@ def validate(
         seed=seed or 0,
         more=engine_arguments(engine_arg or ()),
     )
-    protocol = Protocol.parse(rho, repeats)
+    protocol = Protocol.parse(rho, repeats, promise)
     with TemporaryDirectory() as kept:
         _report(
             validate_here(draft, options, profile, protocol, tolerances, Path(kept)),
