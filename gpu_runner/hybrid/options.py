@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpu_runner.hybrid.engine import HybridEngine
 
 NEEDED = ("torch", "transformers")
+SERVER_NEEDS = ("fastapi", "uvicorn")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
 
@@ -91,18 +92,27 @@ def _fits(value: Any, kind: str) -> bool:
     return isinstance(value, int if wanted == "int" else str)
 
 
+def need(names: tuple[str, ...]) -> None:
+    """Refuse to go on without packages.
+
+    Raises:
+        EngineError: if one is not installed.
+    """
+    lacking = [name for name in names if find_spec(name) is None]
+    if lacking:
+        raise EngineError(
+            f"the hybrid engine needs {' and '.join(lacking)}, not installed here; pip install 'prefillsim[hybrid]' "
+            "brings that"
+        )
+
+
 def open_hybrid(options: HybridOptions, settings: Settings) -> HybridEngine:
     """Start the hybrid engine in this process.
 
     Raises:
         EngineError: if PyTorch or transformers are not installed, or it cannot start; in one sentence.
     """
-    lacking = [name for name in NEEDED if find_spec(name) is None]
-    if lacking:
-        raise EngineError(
-            f"the hybrid engine needs {' and '.join(lacking)}, which is not installed; "
-            "pip install 'prefillsim[hybrid]' brings it"
-        )
+    need(NEEDED)
     from gpu_runner.hybrid.engine import HybridEngine
 
     try:

@@ -89,11 +89,13 @@ class Ended:
 
     Attributes:
         answer: ``None`` where there is none.
-        reason: why there is none.
+        outcome: ``finished``, ``rejected`` by the policy's admission, ``aborted`` by its client, or ``failed``.
+        reason: why there is no answer.
     """
 
     request_id: str
     answer: Answer | None
+    outcome: str = "finished"
     reason: str = ""
 
 
@@ -151,11 +153,12 @@ class HybridScheduler:
         self._closing: Step | None = None
         self._changed: list[Hashable] = []
         self._evicted = False
+        self._ended: list[Ended] = []
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits."""
-        return bool(self._inbox or self.queue.size)
+        """Whether anything waits, or has left without :meth:`step` having said so."""
+        return bool(self._inbox or self.queue.size or self._ended)
 
     def add(self, prompt: Prompt) -> None:
         """Take a request; the next step decides whether it is let in."""
@@ -166,23 +169,18 @@ class HybridScheduler:
         self._aborted.append(request_id)
 
     def step(self) -> list[Ended]:
-        """Let arrivals in, serve the next request, and return those that have left."""
+        """Let arrivals in, serve the next request, and return those that have left.
+
+        Where a prefill fails, its error is raised; the request is among those of the next step, and the others go on.
+        """
         now = self.clock()
         self._close(now)
-        ended = self._let_in(now)
-        ended += self._drop()
+        self._let_in(now)
+        self._drop()
         self._reread()
-        if not self.queue.size:
-            return ended
-        step, prompt = self._decide(now)
-        try:
-            served = self._runner.serve(prompt.ids, self._kept(prompt), prompt.question)
-        except BaseException as e:
-            if self.recorder is not None:
-                self.recorder.log.reasons[prompt.number] = f"the prefill failed: {type(e).__name__}"
-            raise
-        self._finish(step, prompt, served)
-        ended.append(Ended(prompt.request_id, served.answer))
+        if self.queue.size:
+            self._serve(*self._decide(now))
+        ended, self._ended = self._ended, []
         return ended
 
     def finish_recording(self) -> Recorder:
@@ -191,8 +189,19 @@ class HybridScheduler:
         assert self.recorder is not None
         return self.recorder
 
-    def _let_in(self, now: int) -> list[Ended]:
-        ended = []
+    def _serve(self, step: Step, prompt: Prompt) -> None:
+        try:
+            served = self._runner.serve(prompt.ids, self._kept(prompt), prompt.question)
+        except BaseException as e:
+            reason = f"the prefill failed: {type(e).__name__}: {str(e).partition(chr(10))[0]}"
+            self._ended.append(Ended(prompt.request_id, None, "failed", reason))
+            if self.recorder is not None:
+                self.recorder.log.reasons[prompt.number] = reason
+            raise
+        self._finish(step, prompt, served)
+        self._ended.append(Ended(prompt.request_id, served.answer))
+
+    def _let_in(self, now: int) -> None:
         while self._inbox:
             prompt = self._inbox.popleft()
             prompt.number = number = self._came
@@ -204,7 +213,7 @@ class HybridScheduler:
             if reason is not None:
                 if self.recorder is not None:
                     self.recorder.rejected(number, reason)
-                ended.append(Ended(prompt.request_id, None, reason))
+                self._ended.append(Ended(prompt.request_id, None, "rejected", reason))
                 continue
             self._prompts[number] = prompt
             self._numbers[prompt.request_id] = number
@@ -215,7 +224,6 @@ class HybridScheduler:
                 self.queue.add(view)
             if self._watching or self.settings.discard:
                 self._watch.watch(number, prompt.hashes)
-        return ended
 
     def _view(self, prompt: Prompt) -> RequestView:
         wishes = prompt.wishes
@@ -243,17 +251,15 @@ class HybridScheduler:
             return None
         return None if decision.verdict == "accept" else str(decision.reason or decision.verdict)
 
-    def _drop(self) -> list[Ended]:
-        ended = []
+    def _drop(self) -> None:
         while self._aborted:
             number = self._numbers.get(self._aborted.popleft())
             if number is None:
                 continue
             self.queue.remove(number)
-            ended.append(Ended(self._forget(number).request_id, None, "aborted by the client"))
+            self._ended.append(Ended(self._forget(number).request_id, None, "aborted", "aborted by the client"))
             if self.recorder is not None:
                 self.recorder.gone(number, self._steps - 1, 0)
-        return ended
 
     def _forget(self, number: int) -> Prompt:
         prompt = self._prompts.pop(number)

@@ -176,10 +176,11 @@ def test_a_prefill_that_fails_leaves_the_others() -> None:
     came, run, sent = replay(trace, host, clock=host.virtual)
     assert sent.stopped == "the engine failed: RuntimeError: out of memory"
     assert run.requests["outcome"].tolist().count(FINISHED) == 1
-    assert run.reasons[1] == "the prefill failed: RuntimeError"
+    assert run.reasons[1] == "the prefill failed: RuntimeError: out of memory"
     while host.busy:
         host.step()
     assert len(host.runner.served) == 3
+    assert [end.outcome for end in host.ended] == ["finished", "failed", "finished", "finished"]
     assert len(came) == 4
 
 
