@@ -36,8 +36,8 @@ class Kept:
     ttft_p99_ms: float
     needed_margin: float
     """The share of D by which steps would have to end earlier for at most 2 % of requests to be late; 0: none."""
-    needed_quantile: float
-    """Share of the steps whose overrun of their prediction such a margin covers."""
+    needed_quantile: float | None
+    """Share of the steps whose overrun of their prediction such a margin covers; ``None`` without predictions."""
     steps: Columns
 
     @classmethod
@@ -49,7 +49,9 @@ class Kept:
         needed = max(float(np.quantile(over, 1 - LATE_REQUESTS)), 0.0) if len(over) else 0.0
         predicted, duration = tables.steps["predicted_ns"], tables.steps["duration_ns"]
         known = predicted > 0
-        covered = np.mean(duration[known] <= predicted[known] * (1 + needed)) if known.any() else float("nan")
+        covered = None
+        if known.any():
+            covered = float(np.mean(duration[known] <= predicted[known] * (1 + needed)))
         return cls(
             label,
             fills,
@@ -57,7 +59,7 @@ class Kept:
             float((over > 0).mean()) if len(over) else 0.0,
             float(summary["ttft_p99_ms"] or 0.0),
             needed,
-            float(covered),
+            covered,
             tables.steps,
         )
 
