@@ -34,7 +34,7 @@ FP8_LINEAR: Any = torch.ops.prefillsim.fp8_linear.default
 """The operator: (x [..., in], weight [out, in] in FP8, scale [out, 1], bias [out] or None) to [..., out]."""
 
 
-class Fp8Linear(torch.nn.Module):  # type: ignore[misc]
+class Fp8Linear(torch.nn.Module):
     """A linear operator whose weights take one byte each; activations stay as they are."""
 
     def __init__(self, linear: Any) -> None:

@@ -33,7 +33,12 @@ class Length:
     """The number of tokens itself."""
 
 
-Label = Rows | Const | Length
+@dataclass(frozen=True)
+class Derived:
+    """A number that was computed from the number of tokens."""
+
+
+Label = Rows | Const | Length | Derived
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Trace:
     series: list[tuple[int, int]] = field(default_factory=list)
 
 
-class Tracker(TorchDispatchMode):  # type: ignore[misc]
+class Tracker(TorchDispatchMode):
     """Counts the bytes of the storages that operators make while it is entered, until each of them dies.
 
     What an operator allocates inside and frees before it returns is not seen.

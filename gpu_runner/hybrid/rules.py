@@ -86,9 +86,8 @@ def _same(args: tuple[Any, ...], kwargs: dict[str, Any], shape: Shape) -> Label:
 
 @_for("view.default _unsafe_view.default reshape.default", view=True)
 def _view(args: tuple[Any, ...], kwargs: dict[str, Any], shape: Shape) -> Label:
-    before = math.prod(args[0].shape[: token_dim(args[0])])
     to = shape.index(None)
-    if math.prod(shape[:to]) != before:
+    if _rows_before(shape, to) != _rows_before(args[0].shape, token_dim(args[0])):
         raise NotTokenWise("it mixes the tokens' dimension with others")
     return Rows(to)
 
@@ -244,3 +243,7 @@ def _fp8(args: tuple[Any, ...], kwargs: dict[str, Any], shape: Shape) -> Label:
 
 
 RULES[FP8_LINEAR] = _fp8
+
+
+def _rows_before(shape: Shape, dim: int) -> int:
+    return math.prod(size for size in shape[:dim] if size is not None)

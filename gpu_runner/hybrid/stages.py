@@ -11,7 +11,7 @@ import torch
 from gpu_runner.hybrid.attention import ATTENTION
 from gpu_runner.hybrid.capture import Capture
 from gpu_runner.hybrid.errors import HybridError
-from gpu_runner.hybrid.labels import Const, Label, Length, NotTokenWise, Rows, Shape, Value, token_dim
+from gpu_runner.hybrid.labels import Const, Derived, Label, Length, NotTokenWise, Rows, Shape, Value, token_dim
 from gpu_runner.hybrid.rules import VIEWS, label_of
 
 aten = torch.ops.aten
@@ -165,7 +165,9 @@ class _Planner:
         labels = [self.labels[n] for n in node.all_input_nodes]
         meta = node.meta.get("val")
         if isinstance(meta, torch.SymInt) or type(meta) is int:
-            return Length() if self._size(meta) is None else Const()
+            return self._number(meta)
+        if any(isinstance(label, Derived) for label in labels):
+            raise NotTokenWise("it computes with something that was computed from the number of tokens")
         if node.target is operator.getitem:
             return labels[0]
         if not any(isinstance(label, Rows | Length) for label in labels):
@@ -183,6 +185,12 @@ class _Planner:
         if not isinstance(label, Rows) or (self._shape(meta) and self._shape(meta)[label.dim] is not None):
             raise NotTokenWise("the tokens are not where they should be in its result")
         return label
+
+    def _number(self, number: Any) -> Label:
+        try:
+            return Length() if self._size(number) is None else Const()
+        except NotTokenWise:
+            return Derived()
 
     def _value(self, node: Any) -> Value:
         return Value(self.labels[node], self._shape(node.meta["val"]))

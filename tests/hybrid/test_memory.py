@@ -131,7 +131,7 @@ def test_the_rest_is_the_store() -> None:
     assert blocks_beside(ours, 512, at_most, shape) == 0
     assert blocks_beside(ours, 512, at_most + 10 * shape.block_bytes, shape) == 10
     assert blocks_beside(ours, 512, at_most + 10 * shape.block_bytes - 1, shape) == 9
-    with pytest.raises(HybridError, match="a prompt of 512 tokens takes .* bytes, and the weights leave"):
+    with pytest.raises(HybridError, match=r"a prompt of 512 tokens takes .* bytes, and the weights leave"):
         blocks_beside(ours, 512, at_most - 1, shape)
     with pytest.raises(HybridError, match="must have at least 1"):
         profile_run(ours, 0)

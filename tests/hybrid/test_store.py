@@ -18,7 +18,7 @@ PROMPTS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 30), st.integers(
 
 def prompt(family: int, count: int) -> list[int]:
     """Prompts of one family begin alike; families share their first 6 tokens."""
-    return [*range(6), *(40 * (family + 1) + i for i in range(count))][: count + 3]
+    return [*range(6), *(30 * (family + 1) + i for i in range(count))][: count + 3]
 
 
 class Slow:
