@@ -63,7 +63,7 @@ def serve_hybrid(
 ) -> None:
     """Serve /v1/completions with max_tokens=1: how probable each allowed token is, in the policy's order.
 
-    Prompts are prefilled whole and one at a time, in little memory; beginnings that they share are kept. Ctrl-C ends it.
+    Prompts are prefilled whole and one at a time, in little memory; shared beginnings are kept. Ctrl-C ends it.
     """
     from experiments import output
     from experiments.config import ConfigError

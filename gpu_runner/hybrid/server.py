@@ -36,16 +36,10 @@ def make_app(service: Service, served: Served) -> FastAPI:
 
     app = FastAPI(title="prefillsim", lifespan=lifespan)
 
-    @app.exception_handler(Refusal)
-    async def refuse(_: Request, refusal: Refusal) -> JSONResponse:
-        return JSONResponse(refusal.body, refusal.status)
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
 
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
+    async def models(request: Request) -> Response:
         card = {
             "id": served.name,
             "object": "model",
@@ -53,12 +47,18 @@ def make_app(service: Service, served: Served) -> FastAPI:
             "owned_by": "prefillsim",
             "max_model_len": served.max_model_len,
         }
-        return {"object": "list", "data": [card]}
+        return JSONResponse({"object": "list", "data": [card]})
 
-    @app.post("/v1/completions", response_model=None)
     async def complete(request: Request) -> Response:
         return await _complete(request, service, served)
 
+    for path, method, serve in (
+        ("/health", "GET", health),
+        ("/v1/models", "GET", models),
+        ("/v1/completions", "POST", complete),
+    ):
+        app.add_api_route(path, serve, methods=[method], response_model=None)
+    app.add_exception_handler(Refusal, _refuse)
     return app
 
 
@@ -79,6 +79,11 @@ def run(app: FastAPI, sock: socket.socket) -> None:
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_S)
     with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[sock])
+
+
+async def _refuse(request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refusal)
+    return JSONResponse(refusal.body, refusal.status)
 
 
 async def _complete(request: Request, service: Service, served: Served) -> Response:
@@ -105,8 +110,8 @@ async def _complete(request: Request, service: Service, served: Served) -> Respo
 
 async def _end_of(ticket: Ticket, request: Request) -> Ended | None:
     """Return how a request has ended, ``None`` where its client has gone before."""
-    ended = asyncio.wrap_future(ticket.ended)
-    gone = asyncio.create_task(_wait_until_gone(request))
+    ended: asyncio.Future[Any] = asyncio.wrap_future(ticket.ended)
+    gone: asyncio.Future[Any] = asyncio.create_task(_wait_until_gone(request))
     try:
         await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
     finally:
