@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -101,4 +102,5 @@ def serve_hybrid(
             app = make_app(Service(engine), served)
             where = sock.getsockname()
             output.say(f"serving {served.name} with {policy} at http://{where[0]}:{where[1]}/v1")
+            sys.stdout.flush()
             run(app, sock)
