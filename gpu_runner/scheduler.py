@@ -334,8 +334,11 @@ class PolicyScheduler(hooks.Scheduler):
 
     def _reserve_prefill_lookahead(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Lower a request's tokens to its share of the grant; vLLM asks just before it takes the blocks."""
+        if not request.is_prefill_chunk and request.num_computed_tokens:
+            # It decodes, as nearly all do that vLLM asks about; what is being let in has computed nothing yet.
+            return num_new_tokens if num_new_tokens > 0 else 0
         wanted: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
-        if self._allotment is None or not hooks.is_prefill(request):
+        if self._allotment is None:
             return wanted
         return self._allotment.share(request, num_computed_tokens, wanted)
 

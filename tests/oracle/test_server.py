@@ -284,8 +284,8 @@ def test_the_client_s_ttft_is_ours_and_what_an_idle_server_adds(
     rate = BURST / session.client["burst"]["duration"]
     with capsys.disabled():
         print(
-            f"\nTTFT at {RHO} of {rate:.1f} requests/s: the client {client:.2f} ms, {offset:.2f} ms of it also where the "
-            f"server is idle; telemetry {ours['load']:.2f} ms, {(client - offset) / ours['load'] - 1:+.1%}"
+            f"\nTTFT at {RHO} of {rate:.1f} requests/s: the client {client:.2f} ms, {offset:.2f} ms of it also where "
+            f"the server is idle; telemetry {ours['load']:.2f} ms, {(client - offset) / ours['load'] - 1:+.1%}"
         )
     assert client - offset == pytest.approx(ours["load"], rel=0.05)
 
