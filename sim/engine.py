@@ -160,7 +160,7 @@ class Engine:
         inbox, tandem, in_flight = self._inbox, self._tandem, self._in_flight
         views = inbox or request_views(self.trace, self.objectives)
         coming = next(views)
-        next_arrival = coming[1]
+        next_arrival = coming[1] if inbox is None else inbox.due
         stretches = self._stretches
         too_near = -1
         # Whether the next request was refused for memory and nothing has happened since that could change it.

@@ -75,6 +75,22 @@ def random_trace(rng: np.random.Generator) -> Trace:
     )
 
 
+def many_requests(n: int, gap_ms: float, longest: int) -> Trace:
+    """Return requests with common beginnings and short outputs, each within a length, at a steady random rate."""
+    rng = np.random.default_rng(n)
+    arrival = np.cumsum(rng.exponential(gap_ms * MS, n)).astype(np.int64)
+    common = rng.integers(0, 8, n)
+    shared, own = 40 + 24 * common, rng.integers(1, longest // 3, n)
+    ids = np.stack([common, 1000 + np.arange(n)], axis=1).reshape(-1).astype(np.int64)
+    tokens = np.stack([shared, own], axis=1).reshape(-1).astype(np.int64)
+    return Trace(
+        arrival_ns=arrival,
+        prompt_tokens=(shared + own).astype(np.int64),
+        output_tokens=rng.integers(1, 40, n).astype(np.int64),
+        segments=Segments(np.arange(0, 2 * n + 1, 2, dtype=np.int64), ids, tokens),
+    )
+
+
 def run_random(seed: int) -> Agreement:
     """Compare one random case: trace, policy, blocks, seats, prefix cache and depth follow from the seed."""
     rng = np.random.default_rng(seed)
