@@ -192,6 +192,20 @@ def test_a_policy_that_fails_gives_way_to_first_come_first_served() -> None:
     assert order(run) == [3, 0, 1, 2]
 
 
+def test_a_steps_period_lasts_until_the_next_decision() -> None:
+    """Where there is more to do, what the host takes between two prefills belongs to the one before."""
+    host = FakeHybrid(Settings(policy="prefillonly", record=True))
+
+    def ticking() -> int:
+        host.virtual.time_ns += 17
+        return host.virtual.time_ns
+
+    host.scheduler.clock = ticking
+    _, run, _ = replay(paced(four(), saturate=True), host, clock=host.virtual)
+    ends = run.steps["start_ns"] + run.steps["duration_ns"]
+    np.testing.assert_array_equal(ends[:-1], run.steps["start_ns"][1:])
+
+
 @register
 class FailsOnThird(Ordering):
     name = "fails-on-third"
