@@ -21,6 +21,11 @@ class LinearEstimator(StepEstimator):
     def _learn(self, steps: Matrix, ns: Matrix) -> None:
         terms = _terms(steps)
         weights = solve_relative(terms, ns)
+        for j in (1, 3):
+            # Where every step decodes, or prefills, what that costs at least cannot be told from what any step costs.
+            if terms[:, j].all():
+                weights[0] += weights[j]
+                weights[j] = 0
         self.coef_: dict[str, Any] = {c: int(w) for c, w in zip(COEFFICIENTS, np.rint(weights), strict=True)}
         if max(self.coef_.values()) > MAX_NS:
             raise CostModelError("LinearEstimator: a coefficient is above 1,000 s; are the durations in ns?")

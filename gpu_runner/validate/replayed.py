@@ -11,6 +11,7 @@ from typing import Any
 import simpy
 
 from costmodels.base import CostModel
+from costmodels.linear import LinearCost
 from policies.base import Policy
 from policies.views import RequestView
 from sim.engine import Engine, Limits
@@ -69,6 +70,8 @@ def simulate_recorded(
         limits: as the engine's.
         cache: as the engine's, fresh.
     """
+    # A host without a cost model predicts nothing; what the simulator logs in its place is not compared.
+    predictor = predictor or LinearCost()
     env = simpy.Environment()
     inbox = Inbox(env, lambda view, at: False, lambda: None)
     for view, due in _due(trace, objectives or Objectives(), decided_ns, visible_step):

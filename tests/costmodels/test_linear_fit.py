@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,3 +37,17 @@ def test_the_paper_s_model_comes_back_to_the_nanosecond() -> None:
         "prefill": 400_000,
         "per_token": 6_000,
     }
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+def test_steps_of_one_kind_alone_leave_no_step_without_time(decodes: bool) -> None:
+    """All of them prefill, or decode: the least that this costs is then what any step costs."""
+    count = np.arange(1, 40)
+    zero = np.zeros_like(count)
+    if decodes:
+        steps = np.column_stack([count, 100 * count, 100 + zero, zero, zero, zero])
+    else:
+        steps = np.column_stack([zero, zero, zero, 1 + zero, 50 * count, 50 * count * (50 * count + 1) // 2])
+    model = LinearEstimator().fit(steps, 2_000_000 + 1000.0 * count).compile("one-kind")
+    assert model.step == pytest.approx(2_000_000, rel=1e-6)
+    assert model.step_ns(*(1, 10, 10, 0, 0, 0)) >= model.step

@@ -1,6 +1,13 @@
-import pytest
+"""Hybrid prefilling runs in PyTorch; without it, nothing here is collected."""
 
-torch = pytest.importorskip("torch", reason="hybrid prefilling needs PyTorch: pip install 'prefillsim[gpu]'")
-pytest.importorskip("transformers", reason="hybrid prefilling needs transformers: pip install 'prefillsim[gpu]'")
+from __future__ import annotations
 
-torch.set_num_threads(1)
+from importlib.util import find_spec
+
+if find_spec("torch") is None or find_spec("transformers") is None:
+    collect_ignore_glob = ["test_*.py"]
+else:
+    collect_ignore_glob = []
+    import torch
+
+    torch.set_num_threads(1)
