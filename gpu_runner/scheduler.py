@@ -63,9 +63,13 @@ class _Running(NamedTuple):
     decode_context_max: int
     allowed_ns: int
     """The least time between two tokens that a decoding request allows; ``FAR`` where none has a limit."""
-    crossing: int
-    """Decoding requests that need a block in this step."""
+    contexts: list[int]
+    """Of the decoding requests, one by one."""
     started: list[Any]
+
+    def crossing(self, block_size: int) -> int:
+        """Return how many decoding requests need a block in this step."""
+        return sum(not tokens % block_size for tokens in self.contexts)
 
 
 class PolicyScheduler(hooks.Scheduler):
@@ -126,6 +130,7 @@ class PolicyScheduler(hooks.Scheduler):
         self._flying: deque[Step | None] = deque()
         self._closing: Step | None = None
         self._last_end = 0
+        self._has_deadlines = False
         self._allotment: Allotment | None = Allotment(NOTHING)
 
     def _checked_seats(self) -> int:
@@ -215,28 +220,18 @@ class PolicyScheduler(hooks.Scheduler):
 
     def _look(self) -> _Running:
         """Return the running requests as views need them."""
-        n = context = height = crossing = 0
-        allowed = FAR
-        block = self.block_size
+        decoding = [request for request in self.running if not request.is_prefill_chunk]
         started = []
-        deep = self._deep
-        for request in self.running:
-            if request.is_prefill_chunk:
-                started.append(request)
-                continue
-            if deep and hooks.is_ending(request):
-                continue
-            computed = request.num_computed_tokens
-            n += 1
-            context += computed
-            if computed > height:
-                height = computed
-            if not computed % block:
-                crossing += 1
-            own = request.prefillsim.allowed_ns
-            if own is not None and own < allowed:
-                allowed = own
-        return _Running(n, context, height, allowed, crossing, started)
+        if len(decoding) < len(self.running):
+            started = [request for request in self.running if request.is_prefill_chunk]
+        if self._deep:
+            decoding = [request for request in decoding if not hooks.is_ending(request)]
+        contexts = [request.num_computed_tokens for request in decoding]
+        allowed = FAR
+        if self._has_deadlines:
+            limits = [request.prefillsim.allowed_ns for request in decoding]
+            allowed = min((limit for limit in limits if limit is not None), default=FAR)
+        return _Running(len(contexts), sum(contexts), max(contexts, default=0), allowed, contexts, started)
 
     def _expected_start(self, now: int) -> int:
         """Return when the step that is decided ``now`` is expected to begin."""
@@ -256,6 +251,7 @@ class PolicyScheduler(hooks.Scheduler):
                 if self._looks_at_cache or admission is not None:
                     note.view = note.view._replace(cached_tokens=self._hit_tokens(request))
                 note.allowed_ns = _sound_deadline(self.policy.chunking.deadline_ns(note.view))
+                self._has_deadlines |= note.allowed_ns is not None
                 if self.recorder is not None:
                     self.recorder.arrived(note.view, self._steps)
                 if admission is not None:
@@ -303,7 +299,11 @@ class PolicyScheduler(hooks.Scheduler):
         for request in started:
             computed = request.num_computed_tokens
             candidates.append(Candidate(known(request).view, computed, request.num_tokens - computed))
-        open_to_waiting = bool(waiting.policy.size) and seats > 0 and self._fits(waiting.first(1)[0], running.crossing)
+        open_to_waiting = (
+            bool(waiting.policy.size)
+            and seats > 0
+            and self._fits(waiting.first(1)[0], running.crossing(self.block_size))
+        )
         if not started and not open_to_waiting:
             return None
         more = self.policy.chunking.lookahead - len(started)
