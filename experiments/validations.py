@@ -10,23 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from costmodels.base import CostModel
 from costmodels.io import load_cost_model, save_cost_model
-from costmodels.profile import read_profile
+from costmodels.profile import FEATURES, read_profile
+from costmodels.scaled import ScaledCost
 from experiments.axes import plan
-from experiments.calibration import calibrate
+from experiments.calibration import Calibration, calibrate
 from experiments.cells import Cell
 from experiments.config import ConfigError, Draft
 from experiments.replays import check_policies, open_replaying, real_memory
 from gpu_runner.engine import EngineError, EngineOptions
 from gpu_runner.replay import paced, replay
-from gpu_runner.validate.ends import Sample, keeps_up, sample_of
+from gpu_runner.validate.ends import Row, Sample, compare, keeps_up, sample_of
 from gpu_runner.validate.ends_report import ends_section, knee_section
 from gpu_runner.validate.pictures import steps_picture
 from gpu_runner.validate.promise import Kept, promise_section
 from gpu_runner.validate.schedule import Schedule, compare_schedules, schedule_section
-from gpu_runner.validate.sections import Section, steps_section
-from gpu_runner.validate.step_times import StepErrors
+from gpu_runner.validate.sections import Section, percent, steps_section
+from gpu_runner.validate.step_times import StepErrors, predicted_ns
+from gpu_runner.validate.stored import STEP_FEATURES
 from gpu_runner.validate.tolerances import Tolerances
 from policies.chunking.deadline_fill import DeadlineFill
 from policies.units import MS, NS
@@ -36,6 +40,11 @@ from sim.records import FINISHED, LoggedRun, Tables
 from traces.schema import Trace
 
 JUDGED_RHO = 0.85
+
+REFERENCE = Trace(
+    np.zeros(12, dtype=np.int64), np.full(12, 100, dtype=np.int64), np.full(12, 16, dtype=np.int64), name="reference"
+)
+"""Requests whose steps tell how fast the machine is at the moment."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,12 @@ class _Bench:
     limits: Limits
     memory: Memory
 
+    def speed(self) -> float:
+        """Return how long the steps of a few requests take now, over what the cost model says of them."""
+        _, run = self.measure(REFERENCE)
+        features = np.stack([run.steps[name] for name in STEP_FEATURES], axis=1)
+        return float(run.steps["duration_ns"].sum() / predicted_ns(self.cost, features).sum())
+
     def measure(self, trace: Trace) -> tuple[Trace, LoggedRun]:
         """Replay a trace on the engine, whose prefix cache is empty.
 
@@ -93,12 +108,13 @@ class _Bench:
             raise EngineError(f"policy {self.cell.label} failed in the engine, which went on without it")
         return came, run
 
-    def simulate(self, trace: Trace) -> Tables:
-        """Simulate the same requests."""
+    def simulate(self, trace: Trace, speed: float = 1.0) -> Tables:
+        """Simulate the same requests on a machine whose steps take ``speed`` times what the policy believes."""
         return simulate(
             trace,
             self.cell.policy.build(),
-            self.cost,
+            self.cost if speed == 1 else ScaledCost(self.cost, speed),
+            predictor=self.cost,
             objectives=self.cell.objectives,
             limits=self.limits,
             cache=self.memory.build(trace),
@@ -159,11 +175,7 @@ def validate_here(
         believed = str(folder / "cost-model.json")
         save_cost_model(fitted.model, Path(believed))
         draft.put("cost_model", believed, "--profile")
-        rows = fitted.rows["duration_ns"].to_numpy()
-        held_out = fitted.held_out[fitted.picked]
-        errors = StepErrors.of(held_out, rows)
-        picture = steps_picture(held_out / MS, rows / MS, tolerances.of("step"))
-        yield steps_section(errors, tolerances, f"held-out shapes, by {fitted.picked}", pictures=[picture])
+        yield _step_times(fitted, tolerances)
     cells = plan(draft).cells
     check_policies(cells)
     if protocol.promise is not None:
@@ -174,6 +186,24 @@ def validate_here(
         return
     cost = load_cost_model(str(believed))
     yield from validate_engine(cells, str(believed), cost, options, protocol, tolerances)
+
+
+def _step_times(fitted: Calibration, tolerances: Tolerances) -> Section:
+    """Return level L1: predictions of shapes that the model has not seen, against the median of each one's repeats."""
+    found = fitted.rows.assign(predicted=fitted.held_out[fitted.picked]).groupby(list(FEATURES))
+    measured, predicted = found["duration_ns"].median().to_numpy(), found["predicted"].median().to_numpy()
+    singly = StepErrors.of(fitted.held_out[fitted.picked], fitted.rows["duration_ns"].to_numpy())
+    text = (
+        f"Measured is the median of a shape's repeats. Of the {singly.steps:,} steps one by one predictions are "
+        f"{percent(singly.mape)} off on average; the machine's own noise is in that."
+    )
+    return steps_section(
+        StepErrors.of(predicted, measured),
+        tolerances,
+        f"held-out shapes, by {fitted.picked}",
+        pictures=[steps_picture(predicted / MS, measured / MS, tolerances.of("step"))],
+        text=[text],
+    )
 
 
 def validate_engine(
@@ -187,7 +217,8 @@ def validate_engine(
     """Yield the sections of levels L2 and L3 of each cell's policy.
 
     The largest stable rate of a policy is what it serves when all requests are there at once; each rate of the protocol
-    is a share of it. The same requests are replayed several times, and each replay is simulated with its own arrivals.
+    is a share of it. The same requests are replayed several times, and each replay is simulated with its own arrivals,
+    at the speed that the machine had then (:data:`REFERENCE`).
 
     Args:
         cells: of one trace, a policy each.
@@ -209,18 +240,24 @@ def validate_engine(
 def _sections(bench: _Bench, trace: Trace, protocol: Protocol, tolerances: Tolerances) -> Iterator[Section]:
     label = bench.cell.label
     schedules: list[Schedule] = []
+    before = bench.speed()
     came, run = bench.measure(paced(trace, saturate=True))
     schedules.append(bench.schedule("saturated", came, run))
-    engine_rate, simulated_rate = served_rate(run), served_rate(bench.simulate(came))
+    after = bench.speed()
+    engine_rate, simulated_rate = served_rate(run), served_rate(bench.simulate(came, (before + after) / 2))
     ends = []
     for rho in protocol.rhos:
         offered = trace.scale_rate(rho * engine_rate / mean_rate(trace))
-        measured, simulated, stable = [], [], []
+        measured, simulated, as_profiled, stable, speeds = [], [], [], [], []
         for repeat in range(protocol.repeats):
+            before = after
             came, run = bench.measure(offered)
             schedules.append(bench.schedule(f"ρ {rho:g}, repeat {repeat + 1}", came, run))
+            after = bench.speed()
+            speeds.append((before + after) / 2)
             measured.append(bench.sample(run))
-            simulated.append(bench.sample(bench.simulate(came)))
+            simulated.append(bench.sample(bench.simulate(came, speeds[-1])))
+            as_profiled.append(bench.sample(bench.simulate(came)))
             stable.append(keeps_up(run.requests))
         section = ends_section(
             label,
@@ -230,8 +267,17 @@ def _sections(bench: _Bench, trace: Trace, protocol: Protocol, tolerances: Toler
             (rho, rho * engine_rate / simulated_rate),
             f"-{_slug(label)}-{rho:g}",
         )
-        told = {**section.data, "policy": label, "offered_rate": rho * engine_rate, "stable_repeats": sum(stable)}
-        section = dataclasses.replace(section, data=told)
+        plain = compare([s.figures for s in measured], [s.figures for s in as_profiled], tolerances)
+        told = {
+            "policy": label,
+            "offered_rate": rho * engine_rate,
+            "stable_repeats": sum(stable),
+            "speeds": speeds,
+            "as_profiled": [row.to_dict() for row in plain],
+        }
+        section = dataclasses.replace(
+            section, data={**section.data, **told}, text=[*section.text, _drift_text(speeds, plain)]
+        )
         ends.append(section if rho <= JUDGED_RHO else _not_judged(section))
     yield schedule_section(label, schedules)
     yield knee_section(label, engine_rate, simulated_rate, tolerances)
@@ -254,6 +300,16 @@ def promise_here(
         fills = isinstance(cell.policy.build().chunking, DeadlineFill)
         kept.append(Kept.of(cell.label, fills, run, deadline_ns))
     return promise_section(deadline_ns, rate, kept)
+
+
+def _drift_text(speeds: Sequence[float], plain: Sequence[Row]) -> str:
+    worst = max((abs(row.error) for row in plain if row.error is not None), default=None)
+    return (
+        f"Steps of a few reference requests took {', '.join(f'{s:.2f}' for s in speeds)} times what the profile says, "
+        "measured before and after each repeat; the simulator's steps are that much longer or shorter, so that a "
+        "machine that has changed since it was profiled is not taken for an error of the simulation. Without that the "
+        f"largest error would be {percent(worst)}."
+    )
 
 
 def _not_judged(section: Section) -> Section:
