@@ -6,32 +6,40 @@ import torch
 
 from gpu_runner.hybrid.errors import HybridError
 from gpu_runner.hybrid.memory import measure
-from gpu_runner.hybrid.prefill import Prefiller
+from gpu_runner.hybrid.prefill import Kept, Prefiller
 from gpu_runner.hybrid.prefixstore import Shape
 
 
-def profile_run(prefiller: Prefiller, longest: int) -> int:
+def profile_run(prefiller: Prefiller, longest: int, block: int = 16) -> int:
     """Return the bytes that a prefill of ``longest`` tokens takes at its peak beside the weights.
 
-    On CUDA the prefill runs; elsewhere the same code runs on tensors without memory.
+    It is the larger of two runs, without a prefix and with one of a single block: to read a prefix, one layer's KV of
+    the whole prompt is copied, and the fewer of its tokens are new the less the rest takes. On CUDA the prefills run;
+    elsewhere the same code runs on tensors without memory.
+
+    Args:
+        prefiller: the model.
+        longest: tokens of the longest prompt.
+        block: tokens of the shortest prefix.
 
     Raises:
         HybridError: if ``longest`` is below 1.
     """
     if longest < 1:
         raise HybridError(f"the longest prompt has {longest} tokens; it must have at least 1")
-    if prefiller.device.type == "cuda":
-        ids = torch.zeros(longest, dtype=torch.long, device=prefiller.device)
-        return measure(lambda: prefiller.prefill(ids), prefiller.device).peak
-    ids = torch.zeros(longest, dtype=torch.long, device="meta")
-    return measure(lambda: prefiller.without_memory().prefill(ids), ids.device).peak
+    if prefiller.device.type != "cuda":
+        prefiller = prefiller.without_memory()
+    ids = torch.zeros(longest, dtype=torch.long, device=prefiller.device)
+    peak = measure(lambda: prefiller.prefill(ids), ids.device).peak
+    if longest <= block:
+        return peak
+    prefix = Kept(block)
+    prefiller.prefill(ids[:block], keep=block, sink=prefix)
+    return max(peak, measure(lambda: prefiller.prefill(ids[block:], prefix=prefix), ids.device).peak)
 
 
 def blocks_beside(prefiller: Prefiller, longest: int, room_bytes: int, shape: Shape) -> int:
     """Return how many blocks of prefixes fit beside a prefill of ``longest`` tokens.
-
-    One layer's KV of a prefix is copied while a prefill reads it. That is less than what the same tokens would take as
-    new ones, so that the profile run needs no prefix.
 
     Args:
         prefiller: the model.
@@ -42,7 +50,7 @@ def blocks_beside(prefiller: Prefiller, longest: int, room_bytes: int, shape: Sh
     Raises:
         HybridError: if the longest prompt does not fit at all.
     """
-    peak = profile_run(prefiller, longest)
+    peak = profile_run(prefiller, longest, shape.size)
     if peak > room_bytes:
         raise HybridError(
             f"a prompt of {longest} tokens takes {peak:,} bytes, and the weights leave {room_bytes:,}; "

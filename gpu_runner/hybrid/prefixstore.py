@@ -73,16 +73,21 @@ class PrefixStore:
         found = self._found(ids)
         size = self.shape.size
         wanted = min(keep // size, self.capacity)
+        held = list(found)
         fresh: list[tuple[Key, int, int]] = []
         parent = self._slots[found[-1]][1] if found else -1
         for block in range(len(found), wanted):
-            slot = self._take(set(found))
+            key = (parent, tuple(ids[block * size : (block + 1) * size]))
+            if key in self._slots:  # the block of the prompt's last token: stored, but not to be hit
+                held.append(key)
+                break
+            slot = self._take(set(held))
             if slot is None:
                 break
-            fresh.append(((parent, tuple(ids[block * size : (block + 1) * size])), slot, self._serial))
+            fresh.append((key, slot, self._serial))
             parent = self._serial
             self._serial += 1
-        return Entry(self, found, fresh)
+        return Entry(self, found, held, fresh)
 
     def _found(self, ids: Sequence[int]) -> list[Key]:
         found: list[Key] = []
@@ -111,9 +116,12 @@ class Entry:
         keep: new tokens that it takes.
     """
 
-    def __init__(self, store: PrefixStore, found: list[Key], fresh: list[tuple[Key, int, int]]) -> None:
+    def __init__(
+        self, store: PrefixStore, found: list[Key], held: list[Key], fresh: list[tuple[Key, int, int]]
+    ) -> None:
         self._store = store
         self._found = found
+        self._held = held
         self._fresh = fresh
         self.tokens = len(found) * store.shape.size
         self.keep = len(fresh) * store.shape.size
@@ -142,5 +150,5 @@ class Entry:
             return
         for key, slot, serial in self._fresh:
             store._slots[key] = (slot, serial)
-        for key in reversed([*self._found, *(key for key, _, _ in self._fresh)]):
+        for key in reversed([*self._held, *(key for key, _, _ in self._fresh)]):
             store._slots.move_to_end(key)

@@ -77,7 +77,7 @@ def test_the_differences_to_the_analytic_model_are_explained(llm: str, gpu: str,
 
 def test_each_step_of_hybrid_prefilling_reaches_further() -> None:
     """Each takes less for the same prompt, and what is taken grows with the prompt alone."""
-    measured = Measured(load_llm("qwen-32b-fp8"), "qwen2", chunk=8192)
+    measured = Measured(load_llm("qwen-32b-fp8"), "qwen2")
     steps = ("paged", "discard", "hybrid-chunking", "hybrid-preallocation", "hybrid")
     peaks = [measured.peak_bytes(mode, 65_536) for mode in steps]
     assert all(a > b for a, b in pairwise(peaks))
