@@ -24,7 +24,7 @@ SHAPE = LlmShape("bench", layers=4, hidden=512, intermediate=1536, heads=8, kv_h
 
 
 def test_the_pass_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """4,096 tokens, chunk 512: compiled virtual layers against the compiled model, at most 1.1 times its time on one core."""
+    """4,096 tokens, chunk 512: compiled virtual layers against the compiled model, at most 1.1 times its time."""
     from gpu_runner.hybrid.baselines import chunked_prefill
     from gpu_runner.hybrid.execute import PLAIN, Switches
     from gpu_runner.hybrid.models import build_model

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -40,13 +42,12 @@ def test_any_chunk_in_float32(architecture: str, shape: LlmShape, cached: int, c
 @pytest.mark.parametrize("cached", [0, 48])
 @pytest.mark.parametrize("chunk", [1, 7, 64, 512])
 def test_any_chunk_in_bfloat16(architecture: str, shape: LlmShape, cached: int, chunk: int) -> None:
-    ids = tokens(cached + NEW[chunk], seed=1)
+    ids, plain = _decided(model(architecture, shape, torch.bfloat16), cached + NEW[chunk])
     ours = prefiller(architecture, shape, torch.bfloat16).with_switches(Switches(chunk))
     prefix = Kept(cached)
     if cached:
         ours.prefill(ids[:cached], keep=cached, sink=prefix)
     logits = ours.prefill(ids[cached:], prefix=prefix if cached else None)
-    plain = plain_logits(model(architecture, shape, torch.bfloat16), ids)
     assert logits.argmax() == plain.argmax()
     assert float((logits.float() - plain.float()).abs().max()) <= 2e-2
 
@@ -114,3 +115,14 @@ def _joined(first: Kept, second: Kept) -> Kept:
         k, v = (torch.cat(pair, 2) for pair in zip(first.layer(layer), second.layer(layer), strict=True))
         both(layer, k, v)
     return both
+
+
+def _decided(of: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the first prompt whose two best tokens are four roundings apart in the plain pass, and its logits."""
+    for seed in range(1, 100):
+        ids = tokens(count, seed=seed)
+        plain = plain_logits(of, ids)
+        best, second = plain.float().topk(2).values
+        if best - second >= 4 * best * torch.finfo(torch.bfloat16).eps:
+            return ids, plain
+    raise AssertionError("every prompt is a tie")
