@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gpu_runner.hybrid.errors import HybridError
-from gpu_runner.hybrid.stages import Plan, Port, Stage
+from gpu_runner.hybrid.parts import Plan, Port, Stage
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
 """Called with layer, query, key, value and scale; returns [1, n, heads, d]."""

@@ -14,8 +14,9 @@ from gpu_runner.hybrid.capture import capture
 from gpu_runner.hybrid.errors import HybridError
 from gpu_runner.hybrid.execute import Executor, Switches
 from gpu_runner.hybrid.models import build_model
+from gpu_runner.hybrid.parts import Plan
 from gpu_runner.hybrid.prefill import Prefiller
-from gpu_runner.hybrid.stages import Plan, plan
+from gpu_runner.hybrid.stages import plan
 from tests.hybrid.small import GQA, prefiller, tokens
 
 WIDTH = 8
