@@ -44,7 +44,6 @@ __all__ = [
     "hit_blocks",
     "is_aborted",
     "is_ending",
-    "is_prefill",
     "vllm_version",
     "watched_hashes",
 ]
@@ -194,11 +193,6 @@ def is_ending(request: Any) -> bool:
 def is_aborted(request: Any) -> bool:
     """Return whether a request that leaves was broken off."""
     return bool(request.status == RequestStatus.FINISHED_ABORTED)
-
-
-def is_prefill(request: Any) -> bool:
-    """Return whether what a request gets now is prefill: it is just being let in, or has not ended its prompt."""
-    return bool(request.is_prefill_chunk or request.status != RequestStatus.RUNNING)
 
 
 class Listener:

@@ -188,7 +188,8 @@ class PolicyQueue:
                 self._chosen = (now_ns, _entry_of(chosen, entries, self._ordering))
             return self._chosen[1]
         run, heap = self._run, self._heap
-        while True:
+        # Each entry is thrown out or renewed once; a key that is never the same twice would go on for ever.
+        for _ in range(2 * (len(run) + len(heap)) + 1):
             from_run = not heap or (run and run[0] < heap[0])
             head = run[0] if from_run else heap[0]
             if self._where is None:
@@ -205,6 +206,7 @@ class PolicyQueue:
                 self._push(key, view)
             else:
                 self._stale -= 1
+        raise PolicyError(f"ordering {self._ordering.name}: key answers something else for the same request each time")
 
     def pop(self, now_ns: int) -> RequestView:
         """Remove and return the next request."""

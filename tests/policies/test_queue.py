@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -279,3 +280,20 @@ def test_a_choice_that_does_not_wait_is_refused(answer: RequestView | None) -> N
     queue.add(RequestView(1, 0, 1))
     with pytest.raises(PolicyError, match="is not one of the waiting"):
         queue.first(2, 0)
+
+
+def test_a_key_that_never_settles_is_an_error_and_no_endless_loop() -> None:
+    class Restless(Ordering):
+        name = "restless"
+        cache_aware = True
+        answers = itertools.count()
+
+        def key(self, request: RequestView) -> int:
+            return next(self.answers)
+
+    queue = PolicyQueue(Restless())
+    for number in range(5):
+        queue.add(RequestView(number, number, 10))
+    queue.reread([1], lambda number, tokens: 4)
+    with pytest.raises(PolicyError, match="restless: key answers something else"):
+        queue.peek(0)
