@@ -20,7 +20,7 @@ from traces import Trace
 
 quietly = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
-MOMENTS = ("arrival_ns", "first_scheduled_ns", "first_token_ns", "finished_ns", "start_ns")
+MOMENTS = ("arrival_ns", "first_scheduled_ns", "first_token_ns", "finished_ns", "start_ns", "decided_ns")
 DURATIONS = (
     "ttft_ns",
     "tpot_mean_ns",

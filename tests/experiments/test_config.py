@@ -258,6 +258,7 @@ SETTINGS = {
     "engine.max_num_seqs": ("8", 8),
     "engine.max_model_len": ("9", 9),
     "engine.horizon": ("1.5", 1.5),
+    "engine.pipeline_depth": ("2", 2),
     "hardware.gpu": ("l4", "l4"),
     "hardware.llm": ("llama-3.1-8b", "llama-3.1-8b"),
     "hardware.mode": ("hybrid", "hybrid"),

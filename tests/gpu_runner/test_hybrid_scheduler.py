@@ -185,6 +185,7 @@ def test_a_prefill_that_fails_leaves_the_others() -> None:
 
 
 def test_a_policy_that_fails_gives_way_to_first_come_first_served() -> None:
+    register(FailsOnThird)
     host = FakeHybrid(Settings(policy="fails-on-third+full", record=True))
     _, run, sent = replay(paced(four(), saturate=True), host, clock=host.virtual)
     assert sent.stopped is None
@@ -206,7 +207,6 @@ def test_a_steps_period_lasts_until_the_next_decision() -> None:
     np.testing.assert_array_equal(ends[:-1], run.steps["start_ns"][1:])
 
 
-@register
 class FailsOnThird(Ordering):
     name = "fails-on-third"
 
