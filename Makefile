@@ -48,7 +48,7 @@ oracle: $(VLLM_STAMP)
 	$(VLLM_BIN)/python -m pytest tests/oracle tests/hybrid
 
 oracle-full: $(VLLM_STAMP)
-	$(VLLM_BIN)/python -m gpu_runner.cross_check --full --traces $(TRACES) --jobs 2 --out runs/cross-check.json
+	$(VLLM_BIN)/python -m gpu_runner.cross_check --full --traces $(TRACES) --jobs 2 --out docs/cross-check.json
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
