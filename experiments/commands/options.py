@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 TRACE, RUN, OUTPUT = "Trace", "Run", "Output"
 MEMORY = "Memory, hardware and replicas"
+ENGINE = "Engine"
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
 Out = Annotated[
@@ -89,6 +90,18 @@ PipelineDepth = Annotated[
     typer.Option(
         "--pipeline-depth", metavar="1|2", help="Steps in flight; 2: vLLM's async scheduling.", rich_help_panel=RUN
     ),
+]
+Dtype = Annotated[str, typer.Option("--dtype", metavar="TYPE", help="Of the weights.", rich_help_panel=ENGINE)]
+LoadFormat = Annotated[
+    str, typer.Option("--load-format", metavar="HOW", help="dummy: random weights.", rich_help_panel=ENGINE)
+]
+MaxNumBatchedTokens = Annotated[
+    int | None,
+    typer.Option("--max-num-batched-tokens", metavar="N", help="Most tokens of a step.", rich_help_panel=ENGINE),
+]
+EngineArgs = Annotated[
+    list[str] | None,
+    typer.Option("--engine-arg", metavar="NAME=JSON", help="Any other of the engine's own.", rich_help_panel=ENGINE),
 ]
 MaxModelLen = Annotated[
     int | None, typer.Option("--max-model-len", metavar="N", help="Most tokens of a request.", rich_help_panel=RUN)

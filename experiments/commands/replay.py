@@ -48,20 +48,10 @@ def replay(
             "--window", metavar="S", min=0, help="Seconds after them that the summary counts.", rich_help_panel=REPLAY
         ),
     ] = None,
-    dtype: Annotated[
-        str, typer.Option("--dtype", metavar="TYPE", help="Of the weights.", rich_help_panel=ENGINE)
-    ] = "auto",
-    load_format: Annotated[
-        str, typer.Option("--load-format", metavar="HOW", help="dummy: random weights.", rich_help_panel=ENGINE)
-    ] = "auto",
-    max_num_batched_tokens: Annotated[
-        int | None,
-        typer.Option("--max-num-batched-tokens", metavar="N", help="Most tokens of a step.", rich_help_panel=ENGINE),
-    ] = None,
-    engine_arg: Annotated[
-        list[str] | None,
-        typer.Option("--engine-arg", metavar="NAME=JSON", help="Any other of its own.", rich_help_panel=ENGINE),
-    ] = None,
+    dtype: o.Dtype = "auto",
+    load_format: o.LoadFormat = "auto",
+    max_num_batched_tokens: o.MaxNumBatchedTokens = None,
+    engine_arg: o.EngineArgs = None,
     policy: o.Policies = None,
     workload: o.Workload = None,
     trace: o.TraceFile = None,

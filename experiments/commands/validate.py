@@ -67,20 +67,10 @@ def validate(
             rich_help_panel=ENGINE,
         ),
     ] = None,
-    dtype: Annotated[
-        str, typer.Option("--dtype", metavar="TYPE", help="Of the weights.", rich_help_panel=ENGINE)
-    ] = "auto",
-    load_format: Annotated[
-        str, typer.Option("--load-format", metavar="HOW", help="dummy: random weights.", rich_help_panel=ENGINE)
-    ] = "auto",
-    max_num_batched_tokens: Annotated[
-        int | None,
-        typer.Option("--max-num-batched-tokens", metavar="N", help="Most tokens of a step.", rich_help_panel=ENGINE),
-    ] = None,
-    engine_arg: Annotated[
-        list[str] | None,
-        typer.Option("--engine-arg", metavar="NAME=JSON", help="Any other of vLLM's.", rich_help_panel=ENGINE),
-    ] = None,
+    dtype: o.Dtype = "auto",
+    load_format: o.LoadFormat = "auto",
+    max_num_batched_tokens: o.MaxNumBatchedTokens = None,
+    engine_arg: o.EngineArgs = None,
     tolerance: Annotated[
         str,
         typer.Option(

@@ -10,8 +10,8 @@ import pytest
 from costmodels.hardware import LlmShape
 from tests.benchmarks.bare import seconds
 
-torch = pytest.importorskip("torch", reason="hybrid prefilling needs PyTorch: pip install 'prefillsim[gpu]'")
-pytest.importorskip("transformers", reason="hybrid prefilling needs transformers: pip install 'prefillsim[gpu]'")
+torch = pytest.importorskip("torch", reason="hybrid prefilling needs PyTorch: pip install 'prefillsim[hybrid]'")
+pytest.importorskip("transformers", reason="hybrid prefilling needs transformers: pip install 'prefillsim[hybrid]'")
 
 pytestmark = [
     pytest.mark.benchmarks,
