@@ -9,7 +9,7 @@ VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 TRACES ?= ../shared/traces
 
-.PHONY: install demo test lint bench oracle oracle-full clean
+.PHONY: install demo test lint bench bench-vllm oracle oracle-full clean
 
 install: $(STAMP)
 
@@ -46,6 +46,9 @@ $(VLLM_STAMP): pyproject.toml
 
 oracle: $(VLLM_STAMP)
 	$(VLLM_BIN)/python -m pytest tests/oracle tests/hybrid
+
+bench-vllm: $(VLLM_STAMP)
+	$(VLLM_BIN)/python -m pytest -m benchmarks -p no:xdist -s tests/oracle tests/hybrid tests/benchmarks/test_scheduler_overhead.py tests/benchmarks/test_hybrid_speed.py
 
 oracle-full: $(VLLM_STAMP)
 	$(VLLM_BIN)/python -m gpu_runner.cross_check --full --traces $(TRACES) --jobs 2 --out docs/cross-check.json

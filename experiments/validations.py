@@ -217,8 +217,9 @@ def validate_engine(
     """Yield the sections of levels L2 and L3 of each cell's policy.
 
     The largest stable rate of a policy is what it serves when all requests are there at once; each rate of the protocol
-    is a share of it. The same requests are replayed several times, and each replay is simulated with its own arrivals,
-    at the speed that the machine had then (:data:`REFERENCE`).
+    is a share of it, on either side of its own: near saturation an error of capacity, which the knee shows by itself,
+    would be a many times larger one of latency. The same requests are replayed several times, and each replay is
+    simulated with its own arrivals, at the speed that the machine had then (:data:`REFERENCE`).
 
     Args:
         cells: of one trace, a policy each.
@@ -245,10 +246,11 @@ def _sections(bench: _Bench, trace: Trace, protocol: Protocol, tolerances: Toler
     schedules.append(bench.schedule("saturated", came, run))
     after = bench.speed()
     engine_rate, simulated_rate = served_rate(run), served_rate(bench.simulate(came, (before + after) / 2))
+    capacity = simulated_rate / engine_rate
     ends = []
     for rho in protocol.rhos:
         offered = trace.scale_rate(rho * engine_rate / mean_rate(trace))
-        measured, simulated, as_profiled, stable, speeds = [], [], [], [], []
+        measured, simulated, same_rate, as_profiled, stable, speeds = [], [], [], [], [], []
         for repeat in range(protocol.repeats):
             before = after
             came, run = bench.measure(offered)
@@ -256,28 +258,26 @@ def _sections(bench: _Bench, trace: Trace, protocol: Protocol, tolerances: Toler
             after = bench.speed()
             speeds.append((before + after) / 2)
             measured.append(bench.sample(run))
-            simulated.append(bench.sample(bench.simulate(came, speeds[-1])))
+            simulated.append(bench.sample(bench.simulate(came.scale_rate(capacity), speeds[-1])))
+            same_rate.append(bench.sample(bench.simulate(came, speeds[-1])))
             as_profiled.append(bench.sample(bench.simulate(came)))
             stable.append(keeps_up(run.requests))
-        section = ends_section(
-            label,
-            measured,
-            simulated,
-            tolerances,
-            (rho, rho * engine_rate / simulated_rate),
-            f"-{_slug(label)}-{rho:g}",
-        )
-        plain = compare([s.figures for s in measured], [s.figures for s in as_profiled], tolerances)
+        section = ends_section(label, measured, simulated, tolerances, (rho, rho), f"-{_slug(label)}-{rho:g}")
+        figures = [s.figures for s in measured]
+        others = {
+            name: compare(figures, [s.figures for s in samples], tolerances)
+            for name, samples in (("same_rate", same_rate), ("as_profiled", as_profiled))
+        }
         told = {
             "policy": label,
             "offered_rate": rho * engine_rate,
+            "simulated_rate": rho * simulated_rate,
             "stable_repeats": sum(stable),
             "speeds": speeds,
-            "as_profiled": [row.to_dict() for row in plain],
+            **{name: [row.to_dict() for row in rows] for name, rows in others.items()},
         }
-        section = dataclasses.replace(
-            section, data={**section.data, **told}, text=[*section.text, _drift_text(speeds, plain)]
-        )
+        text = [*section.text, _rate_text(capacity, others["same_rate"]), _drift_text(speeds, others["as_profiled"])]
+        section = dataclasses.replace(section, data={**section.data, **told}, text=text)
         ends.append(section if rho <= JUDGED_RHO else _not_judged(section))
     yield schedule_section(label, schedules)
     yield knee_section(label, engine_rate, simulated_rate, tolerances)
@@ -302,13 +302,23 @@ def promise_here(
     return promise_section(deadline_ns, rate, kept)
 
 
+def _worst(rows: Sequence[Row]) -> float | None:
+    return max((row.error for row in rows if row.error is not None), key=abs, default=None)
+
+
+def _rate_text(capacity: float, rows: Sequence[Row]) -> str:
+    return (
+        f"The simulator's arrivals are {capacity:.2f} times as dense, so that either side is at the same share of its "
+        f"own largest stable rate. At the engine's rate the largest error is {percent(_worst(rows), signed=True)}."
+    )
+
+
 def _drift_text(speeds: Sequence[float], plain: Sequence[Row]) -> str:
-    worst = max((abs(row.error) for row in plain if row.error is not None), default=None)
     return (
         f"Steps of a few reference requests took {', '.join(f'{s:.2f}' for s in speeds)} times what the profile says, "
         "measured before and after each repeat; the simulator's steps are that much longer or shorter, so that a "
         "machine that has changed since it was profiled is not taken for an error of the simulation. Without that the "
-        f"largest error would be {percent(worst)}."
+        f"largest error at the engine's rate would be {percent(_worst(plain), signed=True)}."
     )
 
 

@@ -56,14 +56,14 @@ def run(name, n, rate, *more):
     return main(parser.parse_args([
         "--backend", "vllm", "--port", port, "--model", model, "--dataset-name", "random",
         "--random-input-len", "96", "--random-output-len", "24", "--ignore-eos", "--disable-tqdm",
-        "--ready-check-timeout-sec", "0", "--request-id-prefix", name, "--num-prompts", n,
+        "--ready-check-timeout-sec", "0", "--save-detailed", "--request-id-prefix", name, "--num-prompts", n,
         "--request-rate", str(rate), *more]))
 
 results = {"idle": run("idle-", idle, "inf", "--max-concurrency", "1")}
 results["burst"] = run("burst-", burst, "inf")
 results["load"] = run("load-", load, float(rho) * int(burst) / results["burst"]["duration"])
 keep = ("completed", "duration", "mean_ttft_ms", "median_ttft_ms", "mean_tpot_ms", "median_tpot_ms",
-        "total_output_tokens", "failed")
+        "total_output_tokens", "failed", "ttfts")
 print(json.dumps({n: {k: r[k] for k in keep if k in r} for n, r in results.items()}))
 """
 
@@ -72,7 +72,7 @@ print(json.dumps({n: {k: r[k] for k in keep if k in r} for n, r in results.items
 class Session:
     """What was done with one server, and what is left of it."""
 
-    client: dict[str, dict[str, float]] = field(default_factory=dict)
+    client: dict[str, dict[str, Any]] = field(default_factory=dict)
     metrics: dict[str, str] = field(default_factory=dict)
     """The text of ``/metrics`` at different times."""
     streamed: int = 0
@@ -265,6 +265,15 @@ def test_none_is_lost(session: Session, run: str, n: int) -> None:
     assert sum(r["generated_tokens"] for r in rows) == session.client[run]["total_output_tokens"]
 
 
+@pytest.mark.parametrize("run", ["idle", "burst", "load"])
+def test_no_first_token_comes_to_the_client_before_it_is_made(session: Session, run: str) -> None:
+    """A request comes after the client has sent it, and its token is there before the client sees it."""
+    ours = sorted(told_ms(row)[0] for row in session.rows(run))
+    client = sorted(1000 * ttft for ttft in session.client[run]["ttfts"])
+    assert all(mine < seen for mine, seen in zip(ours, client, strict=True))
+
+
+@pytest.mark.benchmarks
 def test_the_client_s_tpot_is_ours(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     """Within 5 %."""
     ours = statistics.mean(told_ms(r)[1] for r in session.rows("load"))
@@ -274,6 +283,7 @@ def test_the_client_s_tpot_is_ours(session: Session, capsys: pytest.CaptureFixtu
     assert client == pytest.approx(ours, rel=0.05)
 
 
+@pytest.mark.benchmarks
 def test_the_client_s_ttft_is_ours_and_what_an_idle_server_adds(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
