@@ -9,7 +9,7 @@ VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 TRACES ?= ../shared/traces
 
-.PHONY: install demo test lint bench bench-vllm oracle oracle-full clean
+.PHONY: install demo test lint regress bench bench-vllm oracle oracle-full clean
 
 install: $(STAMP)
 
@@ -32,6 +32,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+regress: $(STAMP)
+	$(BIN)/prefillsim regress experiments/baselines/*.toml
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest -m benchmarks -p no:xdist -s

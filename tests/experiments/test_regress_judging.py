@@ -1,0 +1,175 @@
+"""Verdicts on any figures: what must hold whatever the runs came to."""
+
+import json
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.regress import Check, Outcome, Row, judge, misfits
+from experiments.regress_baseline import Baseline, CellFigures, SeedFigures
+from experiments.regress_metrics import METRICS, Tolerances
+from experiments.regress_report import junit, markdown
+from sim.stats import t_interval
+
+NAMES = [metric.name for metric in METRICS]
+HIGHER = {metric.name: metric.higher_is_better for metric in METRICS}
+
+values = st.none() | st.floats(0, 1e6).map(lambda x: float(f"{x:.10g}"))
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+
+
+@st.composite
+def baselines(draw: st.DrawFn) -> Baseline:
+    n = draw(st.integers(1, 4))
+    cells = []
+    for policy in draw(st.lists(texts, min_size=1, max_size=3, unique=True)):
+        seeds = {
+            seed: SeedFigures(
+                trace="t", metrics={name: draw(values) for name in draw(st.sampled_from([NAMES, NAMES[:3]]))}
+            )
+            for seed in range(n)
+        }
+        point = draw(st.dictionaries(texts, st.none() | st.integers() | texts, max_size=2))
+        cells.append(
+            CellFigures(policy=policy, trace=draw(texts), point=point, configuration={"policy": "p"}, seeds=seeds)
+        )
+    return Baseline(package="1", cells=tuple(cells))
+
+
+def changed(baseline: Baseline, name: str, factor: float) -> Baseline:
+    """Return a baseline with one figure multiplied on every seed."""
+    content = json.loads(baseline.text())
+    for cell in content["cells"]:
+        for figures in cell["seeds"].values():
+            if figures["metrics"].get(name) is not None:
+                figures["metrics"][name] *= factor
+    return Baseline.model_validate_json(json.dumps(content))
+
+
+def judged_all(percent: float) -> Tolerances:
+    return Tolerances(dict.fromkeys(NAMES, percent))
+
+
+def rows_of(rows: list[Row], name: str) -> list[Row]:
+    return [row for row in rows if row.metric.name == name]
+
+
+@settings(deadline=None, max_examples=60)
+@given(baselines())
+def test_text_reads_back_and_has_a_line_per_run(baseline: Baseline) -> None:
+    text = baseline.text()
+    assert Baseline.model_validate_json(text) == baseline
+    runs = sum(len(cell.seeds) for cell in baseline.cells)
+    assert sum('"metrics"' in line for line in text.split("\n")) >= runs
+    assert text.count("\n") == 5 + sum(8 + len(cell.seeds) - 1 for cell in baseline.cells)
+
+
+@settings(deadline=None, max_examples=60)
+@given(baselines())
+def test_nothing_differs_from_itself(baseline: Baseline) -> None:
+    rows = judge(baseline, baseline, judged_all(0))
+    assert {row.verdict for row in rows} <= {"unchanged"}
+    assert misfits(baseline, baseline) == []
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    baselines(), st.sampled_from(NAMES), st.integers(-300, 300).filter(bool), st.integers(0, 300).map(lambda t: t / 100)
+)
+def test_a_figure_is_worse_exactly_beyond_its_tolerance(
+    baseline: Baseline, name: str, per_myriad: int, tolerance: float
+) -> None:
+    now = changed(baseline, name, 1 + per_myriad / 10_000)
+    percent = per_myriad / 100
+    rows = judge(baseline, now, judged_all(tolerance))
+    assert {row.verdict for row in rows if row.metric.name != name} <= {"unchanged"}
+    for row in rows_of(rows, name):
+        if not row.then:
+            assert row.verdict == "unchanged"
+        elif abs(percent) > tolerance * (1 + 1e-9):
+            assert row.verdict == ("better" if (percent > 0) == HIGHER[name] else "worse")
+        elif abs(percent) < tolerance * (1 - 1e-9):
+            assert row.verdict == "changed"
+        if row.then:
+            assert row.percent.mean == pytest.approx(percent, rel=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(baselines(), st.data(), st.floats(0, 5), st.floats(0, 5))
+def test_more_tolerance_is_never_stricter_and_better_is_worse_seen_from_the_other_side(
+    then: Baseline, data: st.DataObject, a: float, b: float
+) -> None:
+    content = json.loads(then.text())
+    for cell in content["cells"]:
+        for figures in cell["seeds"].values():
+            figures["metrics"] = {name: data.draw(values) for name in figures["metrics"]}
+    now = Baseline.model_validate_json(json.dumps(content))
+    strict, loose = (judge(then, now, judged_all(percent)) for percent in sorted((a, b)))
+    for one, other in zip(strict, loose, strict=True):
+        assert other.verdict == one.verdict or other.verdict == "changed" or one.verdict == "unchanged"
+        differences = [
+            y - x
+            for seed, figures in one.cell.seeds.items()
+            for x in [then.by_key()[one.cell.key].seeds[seed].metrics[one.metric.name]]
+            for y in [figures.metrics[one.metric.name]]
+            if x is not None and y is not None
+        ]
+        assert one.difference == t_interval(differences)
+    there = judge(then, now, judged_all(0))
+    back = judge(now, then, judged_all(0))
+    opposite = {"worse": "better", "better": "worse", "unchanged": "unchanged"}
+    for one, other in zip(there, back, strict=True):
+        pairs = one.difference.mean is not None
+        if pairs and {one.verdict, other.verdict} <= opposite.keys() and not _lost_or_gained(one, then, now):
+            assert other.verdict == opposite[one.verdict]
+
+
+def _lost_or_gained(row: Row, then: Baseline, now: Baseline) -> bool:
+    sides = [side.by_key()[row.cell.key].seeds for side in (then, now)]
+    return any(
+        (sides[0][s].metrics[row.metric.name] is None) != (sides[1][s].metrics[row.metric.name] is None)
+        for s in sides[0]
+    )
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_what_is_no_longer_measured_is_worse(metric: Any) -> None:
+    def one(*values: float | None) -> Baseline:
+        seeds = {seed: SeedFigures(trace="t", metrics={metric.name: v}) for seed, v in enumerate(values)}
+        return Baseline(
+            package="1", cells=(CellFigures(policy="p", trace="t", point={}, configuration={}, seeds=seeds),)
+        )
+
+    def verdict(then: Baseline, now: Baseline) -> str:
+        (row,) = judge(then, now, judged_all(50))
+        return row.verdict
+
+    assert verdict(one(1.0, 1.0), one(1.0, None)) == "worse"
+    assert verdict(one(1.0, 1.0), one(None, None)) == "worse"
+    assert verdict(one(1.0, None), one(1.0, 1.0)) == "changed"
+    assert judge(one(None, None), one(None, None), judged_all(0)) == []
+    zero = verdict(one(0.0, 0.0), one(0.1, 0.1))
+    assert zero == ("better" if metric.higher_is_better else "worse")
+
+
+@settings(deadline=None, max_examples=60)
+@given(baselines(), st.lists(st.text(max_size=20), max_size=2), st.floats(0.5, 2))
+def test_reports_are_well_formed_whatever_the_names(baseline: Baseline, faults: list[str], factor: float) -> None:
+    now = changed(baseline, "goodput", factor)
+    check: Any = Check.__new__(Check)
+    object.__setattr__(check, "file", "a|b<c>.toml")
+    rows = judge(baseline, now, judged_all(1))
+    outcome = Outcome(check, now, rows, faults, [])
+    suite = ElementTree.fromstring(junit([outcome])).find("testsuite")
+    assert suite is not None
+    assert len(suite.findall("testcase")) == len(rows) + 2
+    failed = sum(row.verdict == "worse" for row in rows) + bool(faults)
+    assert len(suite.findall("testcase/failure")) == failed
+    lines = markdown([outcome]).split("\n")
+    table = [line.replace("\\|", "") for line in lines if line.startswith("| ")]
+    assert {line.count("|") for line in table} <= {9}
+    assert len(table) == (1 + sum(row.verdict != "unchanged" for row in rows) if rows and len(table) else 0)
+    assert lines[0] == f"## prefillsim regress: {'failed' if failed else 'passed'}"
