@@ -10,11 +10,23 @@ from experiments.config import ConfigError, Draft
 from gpu_runner.hybrid.options import HybridOptions, open_hybrid
 from gpu_runner.hybrid.sharing import shared_tokens
 from gpu_runner.settings import Settings
+from policies.registry import nearest
+from traces.schema import Trace
 
 if TYPE_CHECKING:
     from gpu_runner.hybrid.engine import HybridEngine
 
 ENGINES = ("vllm", "hybrid")
+
+
+def check_engine(name: str) -> None:
+    """Refuse an unknown ``--engine``.
+
+    Raises:
+        ConfigError: with the nearest name.
+    """
+    if name not in ENGINES:
+        raise ConfigError(f"unknown engine {name!r}{nearest(name, ENGINES)} ({', '.join(ENGINES)})")
 
 
 def hybrid_options(model: str, more: dict[str, Any], vllms: Mapping[str, Any], **given: Any) -> HybridOptions:
@@ -80,6 +92,11 @@ def hybrid_options_of(
     )
 
 
+def kept_tokens(trace: Trace, block_size: int) -> dict[str, int]:
+    """Return how many first tokens of each prompt are worth storing where suffixes are discarded, by a replay's ids."""
+    return {str(i): tokens for i, tokens in enumerate(shared_tokens(trace, block_size))}
+
+
 def open_hybrids(
     cells: Sequence[Cell], cost_model: str | None, options: HybridOptions
 ) -> Iterator[tuple[Cell, HybridEngine]]:
@@ -103,7 +120,6 @@ def open_hybrids(
         )
         with open_hybrid(options, settings) as engine:
             if discard:
-                shared = shared_tokens(trace, engine.runner.block_size)
-                engine.keep_tokens = {str(i): tokens for i, tokens in enumerate(shared)}
+                engine.keep_tokens = kept_tokens(trace, engine.runner.block_size)
             engine.warm_up()
             yield cell, engine

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
     AnyEngine = Engine | HybridEngine
 
+AnyOptions = EngineOptions | HybridOptions
+"""How an engine starts; they say which engine it is."""
+
 SCHEDULER = "gpu_runner.scheduler.PolicyScheduler"
 
 SMALL_VOCABULARY = 1024
@@ -133,7 +136,7 @@ def engine_arguments(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def replay_cells(
-    cells: Sequence[Cell], cost_model: str | None, options: EngineOptions | HybridOptions, pace: Pace, batches: bool
+    cells: Sequence[Cell], cost_model: str | None, options: AnyOptions, pace: Pace, batches: bool
 ) -> Iterator[Replayed]:
     """Replay each cell in an engine of its own, one after the other, and end with the first that is stopped.
 
@@ -167,7 +170,7 @@ def replay_cells(
 
 
 def open_replaying(
-    cells: Sequence[Cell], cost_model: str | None, options: EngineOptions | HybridOptions
+    cells: Sequence[Cell], cost_model: str | None, options: AnyOptions
 ) -> Iterator[tuple[Cell, AnyEngine]]:
     """Yield each cell with an engine that runs its policy and records, warmed up, and closed afterwards.
 

@@ -14,37 +14,30 @@ import numpy as np
 
 from costmodels.base import CostModel
 from costmodels.io import load_cost_model, save_cost_model
-from costmodels.profile import FEATURES, read_profile
-from costmodels.scaled import ScaledCost
+from costmodels.profile import FEATURES, Profile, read_profile
 from experiments.axes import plan
+from experiments.benches import Bench, Measured
 from experiments.calibration import Calibration, calibrate
 from experiments.cells import Cell
 from experiments.config import ConfigError, Draft
-from experiments.replays import check_policies, open_replaying, real_memory
-from gpu_runner.engine import EngineError, EngineOptions
-from gpu_runner.replay import paced, replay
-from gpu_runner.validate.ends import Row, Sample, compare, keeps_up, sample_of
+from experiments.replays import AnyOptions, check_policies, open_replaying
+from gpu_runner.engine import EngineOptions
+from gpu_runner.hybrid.options import HybridOptions
+from gpu_runner.replay import paced
+from gpu_runner.validate.ends import Row, compare, keeps_up
 from gpu_runner.validate.ends_report import ends_section, knee_section
 from gpu_runner.validate.pictures import steps_picture
 from gpu_runner.validate.promise import Kept, promise_section
-from gpu_runner.validate.schedule import Schedule, compare_schedules, schedule_section
+from gpu_runner.validate.schedule import schedule_section
 from gpu_runner.validate.sections import Section, percent, steps_section
-from gpu_runner.validate.step_times import StepErrors, predicted_ns
-from gpu_runner.validate.stored import STEP_FEATURES
+from gpu_runner.validate.step_times import StepErrors
 from gpu_runner.validate.tolerances import Tolerances
 from policies.chunking.deadline_fill import DeadlineFill
 from policies.units import MS, NS
-from sim.engine import Limits, simulate
-from sim.memory import Memory
-from sim.records import FINISHED, LoggedRun, Tables
+from sim.records import FINISHED, Tables
 from traces.schema import Trace
 
 JUDGED_RHO = 0.85
-
-REFERENCE = Trace(
-    np.zeros(12, dtype=np.int64), np.full(12, 100, dtype=np.int64), np.full(12, 16, dtype=np.int64), name="reference"
-)
-"""Requests whose steps tell how fast the machine is at the moment."""
 
 
 @dataclass(frozen=True)
@@ -77,74 +70,9 @@ class Protocol:
         return cls(values, repeats, promise)
 
 
-@dataclass(frozen=True)
-class _Bench:
-    """One policy on both hosts."""
-
-    cell: Cell
-    engine: Any
-    """Of :func:`experiments.replays.open_replaying`."""
-    cost: CostModel
-    limits: Limits
-    memory: Memory
-
-    def speed(self) -> float:
-        """Return how long the steps of a few requests take now, over what the cost model says of them."""
-        _, run = self.measure(REFERENCE)
-        features = np.stack([run.steps[name] for name in STEP_FEATURES], axis=1)
-        return float(run.steps["duration_ns"].sum() / predicted_ns(self.cost, features).sum())
-
-    def measure(self, trace: Trace) -> tuple[Trace, LoggedRun]:
-        """Replay a trace on the engine, whose prefix cache is empty.
-
-        Raises:
-            EngineError: if not all of it could be replayed.
-        """
-        self.engine.reset_prefix_cache()
-        came, run, sent = replay(trace, self.engine)
-        if sent.stopped is not None:
-            raise EngineError(f"a replay of {self.cell.label} ended early: {sent.stopped}") from sent.error
-        if self.engine.scheduler.fallen:
-            raise EngineError(f"policy {self.cell.label} failed in the engine, which went on without it")
-        return came, run
-
-    def simulate(self, trace: Trace, speed: float = 1.0) -> Tables:
-        """Simulate the same requests on a machine whose steps take ``speed`` times what the policy believes."""
-        return simulate(
-            trace,
-            self.cell.policy.build(),
-            self.cost if speed == 1 else ScaledCost(self.cost, speed),
-            predictor=self.cost,
-            objectives=self.cell.objectives,
-            limits=self.limits,
-            cache=self.memory.build(trace),
-        )
-
-    def schedule(self, label: str, trace: Trace, run: LoggedRun) -> Schedule:
-        """Compare a replay's batches with those that the simulator makes on its clocks."""
-        origin = int(run.steps["start_ns"][0]) if len(run.steps["start_ns"]) else 0
-        batches = self.engine.scheduler.recorder.batches()
-        shift = (batches[0].start if batches else 0) - origin
-        return compare_schedules(
-            label,
-            trace,
-            run,
-            [dataclasses.replace(b, decided=b.decided - shift, start=b.start - shift) for b in batches],
-            self.cell.policy.build(),
-            predictor=self.cost,
-            objectives=self.cell.objectives,
-            limits=self.limits,
-            cache=self.memory.build(trace),
-        )
-
-    def sample(self, tables: Tables) -> Sample:
-        """Return what the requests of a run saw."""
-        return sample_of(tables.requests, tables.steps, tables.preemptions, self.cell.objectives)
-
-
 def validate_here(
     draft: Draft,
-    options: EngineOptions,
+    options: AnyOptions,
     profile: Path | None,
     protocol: Protocol,
     tolerances: Tolerances,
@@ -162,16 +90,18 @@ def validate_here(
         folder: of what is kept beside the report.
 
     Raises:
-        ConfigError: if there is neither a profile nor a cost model, or both.
+        ConfigError: if there is neither a profile nor a cost model, or both, or they are of another engine.
         EngineError: if an engine cannot start, or a replay fails.
     """
+    if protocol.promise is not None and not isinstance(options, EngineOptions):
+        raise ConfigError("--promise is about gaps between tokens, but the hybrid engine answers with one token")
     believed = draft.get("cost_model") if draft.has("cost_model") else None
     if (profile is None) == (believed is None):
         raise ConfigError(
             "what do steps of this engine take? give --profile FILE, as `prefillsim profile` makes it, or --cost-model"
         )
     if profile is not None:
-        fitted = calibrate(read_profile(profile), "validated")
+        fitted = calibrate(_profile_of(profile, options), "validated")
         believed = str(folder / "cost-model.json")
         save_cost_model(fitted.model, Path(believed))
         draft.put("cost_model", believed, "--profile")
@@ -182,10 +112,21 @@ def validate_here(
         deadline = cells[0].objectives.deadline_ns
         if deadline is None:
             raise ConfigError("--promise needs D, the same for all policies: give --slo tpot_p99:MS")
+        assert isinstance(options, EngineOptions)
         yield promise_here(cells, str(believed), options, protocol.promise, deadline)
         return
     cost = load_cost_model(str(believed))
     yield from validate_engine(cells, str(believed), cost, options, protocol, tolerances)
+
+
+def _profile_of(path: Path, options: AnyOptions) -> Profile:
+    """Return a profile of the engine that is validated."""
+    profile = read_profile(path)
+    hybrid = isinstance(options, HybridOptions)
+    if (profile.setting["engine"] == "hybrid") != hybrid:
+        how = "`prefillsim profile --engine hybrid`" if hybrid else "`prefillsim profile`, and without --engine hybrid"
+        raise ConfigError(f"{path} was measured on engine {profile.setting['engine']}; give one that {how} makes")
+    return profile
 
 
 def _step_times(fitted: Calibration, tolerances: Tolerances) -> Section:
@@ -210,7 +151,7 @@ def validate_engine(
     cells: Sequence[Cell],
     cost_model: str,
     cost: CostModel,
-    options: EngineOptions,
+    options: AnyOptions,
     protocol: Protocol,
     tolerances: Tolerances,
 ) -> Iterator[Section]:
@@ -219,7 +160,10 @@ def validate_engine(
     The largest stable rate of a policy is what it serves when all requests are there at once; each rate of the protocol
     is a share of it, on either side of its own: near saturation an error of capacity, which the knee shows by itself,
     would be a many times larger one of latency. The same requests are replayed several times, and each replay is
-    simulated with its own arrivals, at the speed that the machine had then (:data:`REFERENCE`).
+    simulated with its own arrivals, at the speed that the machine had then (:attr:`Bench.reference`).
+
+    Where requests only prefill, or the trace has no rate since all arrive at once, the replays of all at once are
+    repeated and their latencies compared too.
 
     Args:
         cells: of one trace, a policy each.
@@ -233,55 +177,62 @@ def validate_engine(
         EngineError: if an engine cannot start, or a replay fails.
     """
     for cell, engine in open_replaying(cells, cost_model, options):
-        bench = _Bench(cell, engine, cost, *real_memory(engine))
         trace = cell.source.load(cell.seed)
-        yield from _sections(bench, trace, protocol, tolerances)
+        yield from _sections(Bench.of(cell, engine, cost), trace, protocol, tolerances)
 
 
-def _sections(bench: _Bench, trace: Trace, protocol: Protocol, tolerances: Tolerances) -> Iterator[Section]:
+def _sections(bench: Bench, trace: Trace, protocol: Protocol, tolerances: Tolerances) -> Iterator[Section]:
     label = bench.cell.label
-    schedules: list[Schedule] = []
-    before = bench.speed()
-    came, run = bench.measure(paced(trace, saturate=True))
-    schedules.append(bench.schedule("saturated", came, run))
-    after = bench.speed()
-    engine_rate, simulated_rate = served_rate(run), served_rate(bench.simulate(came, (before + after) / 2))
-    capacity = simulated_rate / engine_rate
-    ends = []
-    for rho in protocol.rhos:
+    rates = bool(trace.arrival_ns[-1] > trace.arrival_ns[0])
+    judged = not rates or bool(trace.output_tokens.max() == 1)
+    at_once = bench.repeat(paced(trace, saturate=True), protocol.repeats if judged else 1, "all at once")
+    engine_rate = float(np.mean([served_rate(m.run) for m in at_once]))
+    simulated_rate = float(np.mean([served_rate(bench.simulate(m.came, m.speed)) for m in at_once]))
+    ends = [_ends(bench, at_once, tolerances)] if judged else []
+    schedules = [m.schedule for m in at_once]
+    for rho in protocol.rhos if rates else ():
         offered = trace.scale_rate(rho * engine_rate / mean_rate(trace))
-        measured, simulated, same_rate, as_profiled, stable, speeds = [], [], [], [], [], []
-        for repeat in range(protocol.repeats):
-            before = after
-            came, run = bench.measure(offered)
-            schedules.append(bench.schedule(f"ρ {rho:g}, repeat {repeat + 1}", came, run))
-            after = bench.speed()
-            speeds.append((before + after) / 2)
-            measured.append(bench.sample(run))
-            simulated.append(bench.sample(bench.simulate(came.scale_rate(capacity), speeds[-1])))
-            same_rate.append(bench.sample(bench.simulate(came, speeds[-1])))
-            as_profiled.append(bench.sample(bench.simulate(came)))
-            stable.append(keeps_up(run.requests))
-        section = ends_section(label, measured, simulated, tolerances, (rho, rho), f"-{_slug(label)}-{rho:g}")
-        figures = [s.figures for s in measured]
-        others = {
-            name: compare(figures, [s.figures for s in samples], tolerances)
-            for name, samples in (("same_rate", same_rate), ("as_profiled", as_profiled))
-        }
-        told = {
-            "policy": label,
-            "offered_rate": rho * engine_rate,
-            "simulated_rate": rho * simulated_rate,
-            "stable_repeats": sum(stable),
-            "speeds": speeds,
-            **{name: [row.to_dict() for row in rows] for name, rows in others.items()},
-        }
-        text = [*section.text, _rate_text(capacity, others["same_rate"]), _drift_text(speeds, others["as_profiled"])]
-        section = dataclasses.replace(section, data={**section.data, **told}, text=text)
-        ends.append(section if rho <= JUDGED_RHO else _not_judged(section))
+        repeats = bench.repeat(offered, protocol.repeats, f"ρ {rho:g}")
+        schedules += [m.schedule for m in repeats]
+        ends.append(_ends(bench, repeats, tolerances, rho, (engine_rate, simulated_rate)))
     yield schedule_section(label, schedules)
     yield knee_section(label, engine_rate, simulated_rate, tolerances)
     yield from ends
+
+
+def _ends(
+    bench: Bench,
+    repeats: Sequence[Measured],
+    tolerances: Tolerances,
+    rho: float | None = None,
+    knees: tuple[float, float] | None = None,
+) -> Section:
+    """Return level L3 of repeats at one rate, a share of the engine's and the simulator's knee; or of all at once."""
+    label = bench.cell.label
+    measured = [bench.sample(m.run) for m in repeats]
+    same_rate = [bench.sample(bench.simulate(m.came, m.speed)) for m in repeats]
+    simulated = same_rate
+    others = {"as_profiled": [bench.sample(bench.simulate(m.came)) for m in repeats]}
+    told: dict[str, Any] = {"policy": label, "speeds": [m.speed for m in repeats]}
+    if rho is not None and knees is not None:
+        capacity = knees[1] / knees[0]
+        simulated = [bench.sample(bench.simulate(m.came.scale_rate(capacity), m.speed)) for m in repeats]
+        others["same_rate"] = same_rate
+        told["offered_rate"], told["simulated_rate"] = rho * knees[0], rho * knees[1]
+        told["stable_repeats"] = sum(keeps_up(m.run.requests) for m in repeats)
+    title = label if rho is not None else f"{label}, all at once"
+    shares = None if rho is None else (rho, rho)
+    picture = f"-{_slug(label)}-{'all' if rho is None else f'{rho:g}'}"
+    section = ends_section(title, measured, simulated, tolerances, shares, picture)
+    figures = [s.figures for s in measured]
+    rows = {name: compare(figures, [s.figures for s in samples], tolerances) for name, samples in others.items()}
+    told |= {name: [row.to_dict() for row in found] for name, found in rows.items()}
+    text = [*section.text]
+    if "same_rate" in rows:
+        text.append(_rate_text(capacity, rows["same_rate"]))
+    text.append(_drift_text(told["speeds"], rows["as_profiled"]))
+    section = dataclasses.replace(section, data={**section.data, **told}, text=text)
+    return section if rho is None or rho <= JUDGED_RHO else _not_judged(section)
 
 
 def promise_here(
@@ -294,8 +245,8 @@ def promise_here(
     """
     kept = []
     for cell, engine in open_replaying(cells, cost_model, options):
-        bench = _Bench(cell, engine, load_cost_model(cost_model), *real_memory(engine))
         trace = cell.source.load(cell.seed)
+        bench = Bench.of(cell, engine, load_cost_model(cost_model))
         _, run = bench.measure(trace.scale_rate(rate / mean_rate(trace)))
         fills = isinstance(cell.policy.build().chunking, DeadlineFill)
         kept.append(Kept.of(cell.label, fills, run, deadline_ns))

@@ -38,8 +38,12 @@ def validate(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="DIR|NAME", help="What vLLM is to run here.", rich_help_panel=ENGINE),
+        typer.Option("--model", metavar="DIR|NAME", help="What the engine is to run here.", rich_help_panel=ENGINE),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option("--engine", metavar="NAME", help="vllm, or hybrid: prefills only.", rich_help_panel=ENGINE),
+    ] = "vllm",
     profile: Annotated[
         Path | None,
         typer.Option(
@@ -108,6 +112,7 @@ def validate(
     kv_blocks: o.KvBlocks = None,
     kv_block_size: o.KvBlockSize = None,
     prefix_cache: o.PrefixCache = None,
+    suffix: o.Suffix = None,
     plugin: o.Plugins = None,
     out: o.Out = None,
     seed: o.Seed = None,
@@ -118,12 +123,15 @@ def validate(
     The real runs are recorded ones (--recorded), or are made here (--model): step times, schedules and latencies.
     """
     from experiments.config import ConfigError
+    from experiments.hybrids import check_engine, hybrid_options_of
     from gpu_runner.validate.tolerances import Tolerances
 
+    check_engine(engine)
     tolerances = Tolerances.parse(tolerance)
     if (recorded is None) == (model is None):
         raise ConfigError("nothing to validate: give --recorded DIR for runs there are, or --model DIR to make some")
     engine_only = {
+        "--engine": None if engine == "vllm" else engine,
         "--profile": profile,
         "--promise": promise,
         "--policy": policy,
@@ -135,6 +143,7 @@ def validate(
         "--kv-blocks": kv_blocks,
         "--kv-block-size": kv_block_size,
         "--prefix-cache": prefix_cache,
+        "--suffix": suffix,
         "--plugin": plugin,
         "--engine-arg": engine_arg,
         "--max-num-batched-tokens": max_num_batched_tokens,
@@ -149,25 +158,25 @@ def validate(
         raise ConfigError("--llm is for recorded public runs; --model names what runs here")
     draft = o.collect(None, None, name="validate", seed=seed, **o.given(locals()))
     o.settle_on_one_run(draft)
-    from experiments.replays import engine_arguments, engine_options
+    from experiments.replays import AnyOptions, engine_arguments, engine_options
     from experiments.validations import Protocol, validate_here
 
-    options = engine_options(
-        draft,
-        str(model),
-        dtype=dtype,
-        load_format=load_format,
-        max_num_batched_tokens=max_num_batched_tokens,
-        seed=seed or 0,
-        more=engine_arguments(engine_arg or ()),
-    )
+    more = engine_arguments(engine_arg or ())
+    started: dict[str, Any] = {"dtype": dtype, "load_format": load_format, "seed": seed or 0}
+    options: AnyOptions
+    if engine == "hybrid":
+        options = hybrid_options_of(draft, str(model), more, max_num_batched_tokens, **started)
+    elif suffix is not None:
+        raise ConfigError("--suffix goes with --engine hybrid; vLLM keeps what its KV blocks hold")
+    else:
+        options = engine_options(draft, str(model), max_num_batched_tokens=max_num_batched_tokens, more=more, **started)
     protocol = Protocol.parse(rho, repeats, promise)
     with TemporaryDirectory() as kept:
         _report(
             validate_here(draft, options, profile, protocol, tolerances, Path(kept)),
             f"Simulated and measured: {model}",
             "engine",
-            {"model": str(model), "tolerances": str(tolerances)},
+            {"model": str(model), "engine": engine, "tolerances": str(tolerances)},
             out,
             json,
             Path(kept),

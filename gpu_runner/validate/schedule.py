@@ -24,6 +24,15 @@ class Schedule:
     label: str
     requests: int
     agreement: Agreement
+    cached: int = 0
+    """Tokens that the engine found cached, over all requests."""
+    other_hits: int = 0
+    """How many requests found another number of tokens cached in the simulator."""
+
+    @property
+    def identical(self) -> bool:
+        """Whether batches and prefix hits are the same."""
+        return self.agreement.identical and not self.other_hits
 
 
 def compare_schedules(
@@ -63,30 +72,41 @@ def compare_schedules(
         limits=limits,
         cache=cache,
     )
-    return Schedule(label, int((visible != NULL).sum()), agreement(batches, batches_of(simulated)))
+    hits, theirs = run.requests["cached_tokens"], simulated.requests["cached_tokens"]
+    return Schedule(
+        label,
+        int((visible != NULL).sum()),
+        agreement(batches, batches_of(simulated)),
+        int(hits.sum()),
+        int((hits != theirs).sum()),
+    )
 
 
 def schedule_section(title: str, schedules: Sequence[Schedule]) -> Section:
-    """Return the section on the batches of some runs, level L2: all must be the same, in order and in time."""
+    """Return the section on the batches of some runs, level L2: all must be the same, in order, time and hits."""
     steps = sum(s.agreement.steps for s in schedules)
     same = sum(s.agreement.same for s in schedules)
-    wrong = [s for s in schedules if not s.agreement.identical]
+    wrong = [s for s in schedules if not s.identical]
     summary = f"{same:,} of {steps:,} steps are identical: the same requests, tokens, order and times."
-    rows = [[s.label, f"{s.requests:,}", f"{s.agreement.steps:,}", f"{s.agreement.same:,}"] for s in schedules]
-    first = wrong[0] if wrong else None
+    if cached := sum(s.cached for s in schedules):
+        other = sum(s.other_hits for s in schedules)
+        summary += f" {cached:,} tokens were cached, " + (
+            f"but {other:,} requests found another number in the simulator." if other else "the same for each request."
+        )
+    columns = ["run", "requests", "steps", "identical", "cached tokens"]
+    rows = [
+        [s.label, f"{s.requests:,}", f"{s.agreement.steps:,}", f"{s.agreement.same:,}", f"{s.cached:,}"]
+        for s in schedules
+    ]
+    first = next((s for s in wrong if s.agreement.first is not None), None)
     return Section(
         "L2",
         title,
         not wrong,
         summary,
-        tables=[Grid(["run", "requests", "steps", "identical"], rows, [s.agreement.identical for s in schedules])],
+        tables=[Grid(columns, rows, [s.identical for s in schedules])],
         verbatim="" if first is None else f"{first.label}\n{first.agreement.first}",
-        misses=[
-            f"L2 {title}: {s.label} differs in {s.agreement.steps - s.agreement.same} of {s.agreement.steps} steps, "
-            f"first in step {s.agreement.first.step}"
-            for s in wrong
-            if s.agreement.first is not None
-        ],
+        misses=[f"L2 {title}: {s.label} differs in {_what(s)}" for s in wrong],
         data={
             "runs": [
                 {
@@ -94,9 +114,18 @@ def schedule_section(title: str, schedules: Sequence[Schedule]) -> Section:
                     "requests": s.requests,
                     "steps": s.agreement.steps,
                     "identical_steps": s.agreement.same,
+                    "cached_tokens": s.cached,
+                    "other_hits": s.other_hits,
                     "first_difference": None if s.agreement.first is None else str(s.agreement.first),
                 }
                 for s in schedules
             ]
         },
     )
+
+
+def _what(schedule: Schedule) -> str:
+    found = schedule.agreement
+    if found.first is None:
+        return f"the cached tokens of {schedule.other_hits} requests"
+    return f"{found.steps - found.same} of {found.steps} steps, first in step {found.first.step}"
