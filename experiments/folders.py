@@ -23,18 +23,18 @@ Fill = Callable[[Path], None]
 
 
 @contextmanager
-def whole_folder(target: Path, owner: int | None = None) -> Iterator[Path]:
+def whole_folder(target: Path, owner: str | None = None) -> Iterator[Path]:
     """Give a new folder to write into, which becomes ``target`` only when the block has ended well.
 
     Args:
         target: the folder in the end.
-        owner: the process that :func:`remove_parts` names if this one is killed; this one by default.
+        owner: what :func:`remove_parts` and :func:`in_progress` know it by if this process is killed.
 
     Raises:
         FileExistsError: at the end, if ``target`` is a folder with something in it by then.
         OSError: if nothing can be made where ``target`` should be.
     """
-    part = target.parent / f"{PART}{owner or os.getpid()}-{secrets.token_hex(8)}"
+    part = target.parent / f"{PART}{owner or new_owner()}-{target.name[:64]}-{secrets.token_hex(8)}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         part.mkdir()
@@ -115,9 +115,20 @@ def latest(stem: str) -> Path | None:
     return None
 
 
-def remove_parts(folder: Path, owner: int | None = None) -> None:
-    """Remove what processes killed on behalf of ``owner`` were still writing in ``folder``."""
-    for part in folder.glob(f"{PART}{owner or os.getpid()}-*"):
+def new_owner() -> str:
+    """Return a name for who writes folders; process numbers are not unique among machines that share a disk."""
+    return secrets.token_hex(4)
+
+
+def in_progress(folder: Path, owner: str) -> list[str]:
+    """Return the names of the folders in ``folder`` that ``owner`` has begun and not ended, each as often as begun."""
+    parts = folder.glob(f"{PART}{owner}-*")
+    return sorted(part.name.removeprefix(f"{PART}{owner}-").rsplit("-", 1)[0] for part in parts)
+
+
+def remove_parts(folder: Path, owner: str = "*") -> None:
+    """Remove what processes killed on behalf of ``owner``, by default anybody, were still writing in ``folder``."""
+    for part in folder.glob(f"{PART}{owner}-*"):
         shutil.rmtree(part, ignore_errors=True)
 
 

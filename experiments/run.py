@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import sys
 import time
@@ -204,7 +205,11 @@ def place_of(error: BaseException) -> tuple[str, int]:
     return last.filename, last.lineno or 0
 
 
-def run_cell(cell: Cell, folder: Path, shared: dict[str, Any], *, owner: int | None = None) -> CellResult:
+class _Failed(Exception):
+    """A cell cannot run; the message says why."""
+
+
+def run_cell(cell: Cell, folder: Path, shared: dict[str, Any], *, owner: str | None = None) -> CellResult:
     """Run a cell and write its folder, all of it or nothing.
 
     Args:
@@ -219,22 +224,31 @@ def run_cell(cell: Cell, folder: Path, shared: dict[str, Any], *, owner: int | N
     Raises:
         OSError: if the folder cannot be written, as when the disk is full.
     """
+    try:
+        # Begun before the simulation, so that it is known what a process was doing when it was killed.
+        with whole_folder(folder, owner) as part:
+            return _run_into(part, cell, shared)
+    except _Failed as e:
+        return CellResult(cell.key, None, error=str(e))
+    except FileExistsError:
+        stored = stored_result(cell, folder)
+        if stored is None:
+            raise
+        return stored
+
+
+def _run_into(part: Path, cell: Cell, shared: dict[str, Any]) -> CellResult:
     started = time.perf_counter()
     try:
         trace, tables, result = simulate_cell(cell)
     except USER_ERRORS as e:
-        return CellResult(cell.key, None, error=str(e))
+        raise _Failed(str(e)) from e
     except Exception as e:
         # One cell must not end a sweep, whatever is wrong with it; where it happened helps to find out.
         file, line = place_of(e)
-        return CellResult(cell.key, None, error=f"{type(e).__name__}: {e} ({file}, line {line})")
+        raise _Failed(f"{type(e).__name__}: {e} ({file}, line {line})") from e
     info = run_info(cell, result, shared, time.perf_counter() - started)
-    try:
-        with whole_folder(folder, owner) as part:
-            store(part, cell, trace, tables, result, info)
-    except FileExistsError:
-        if stored_result(cell, folder) is None:
-            raise
+    store(part, cell, trace, tables, result, info)
     return result
 
 
@@ -255,20 +269,26 @@ def store(
     if cell.keep == "records":
         write_run(folder, trace, tables, info, summary=result.summary, batches=batches)
         return
-    atomic_write(folder / SUMMARY, json_bytes(result.summary))
-    atomic_write(folder / RUN, json_bytes(info))
+    summary = json_bytes(result.summary)
+    atomic_write(folder / SUMMARY, summary)
+    atomic_write(folder / RUN, json_bytes({**info, "files": {SUMMARY: hashlib.sha256(summary).hexdigest()}}))
 
 
 def stored_result(cell: Cell, folder: Path) -> CellResult | None:
-    """Return the result of an earlier run of this very cell, ``None`` unless it is there and whole."""
+    """Return the result of an earlier run of this very cell, ``None`` unless all of its files are as they were written.
+
+    Each has its checksum in ``run.json``.
+    """
     try:
-        info = read_run(folder).info if cell.keep == "records" else json.loads((folder / RUN).read_text())
-        summary = json.loads((folder / SUMMARY).read_text())
-    except (StoreError, OSError, ValueError):
+        content = (folder / SUMMARY).read_bytes()
+        info = json.loads((folder / RUN).read_bytes())
+        if info["key"] != cell.key or info["files"][SUMMARY] != hashlib.sha256(content).hexdigest():
+            return None
+        if cell.keep == "records":
+            read_run(folder)
+        return CellResult(cell.key, json.loads(content), tuple(info["warnings"]))
+    except (StoreError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    if not (isinstance(info, dict) and isinstance(summary, dict)) or info.get("key") != cell.key:
-        return None
-    return CellResult(cell.key, summary, tuple(info.get("warnings", ())))
 
 
 def run_info(cell: Cell, result: CellResult, shared: dict[str, Any], wall_s: float) -> dict[str, Any]:

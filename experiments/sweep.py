@@ -1,14 +1,12 @@
-"""Runs the cells of an experiment on all cores, keeps what is finished whatever happens, and goes on from there."""
+"""Runs the cells of an experiment, keeps what is finished whatever happens, and goes on from there."""
 
 from __future__ import annotations
 
-import itertools
-import os
+import contextlib
+import json
 import shutil
-import signal
 import sys
-from collections.abc import Iterable, Iterator
-from concurrent.futures import BrokenExecutor
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,20 +15,17 @@ from typing import Any
 from experiments.axes import Experiment
 from experiments.cells import Cell, hash_of, json_bytes
 from experiments.config import ConfigError
-from experiments.folders import PART, claim, latest, remove_parts
-from experiments.run import CellResult, run_cell, stored_result
+from experiments.executors import ExecutorLost, executor_of, run_cells
+from experiments.folders import PART, RUNS, claim, latest, remove_parts, whole_folder
+from experiments.locks import driving
+from experiments.progress import bar
+from experiments.run import CellResult, stored_result
+from experiments.shards import Shard
 from experiments.tables import write_summary_tables
-from sim.provenance import provenance
-from sim.store import atomic_write
+from sim.store import RUN, atomic_write
 
 INDEX = "sweep.json"
 CELLS = "cells"
-
-WORTH_PROCESSES = 40_000
-"""Simulated requests below which starting processes takes longer than it saves."""
-
-TASKS_PER_JOB = 4
-"""So many tasks per process keep all of them busy to the end."""
 
 
 class Stopped(Exception):
@@ -48,20 +43,25 @@ class Interrupted(Stopped):
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A sweep that has ended: one result per cell."""
+    """A sweep, or a shard of one, that has ended."""
 
     experiment: Experiment
     out: Path
     results: dict[str, CellResult]
-    """By cell key."""
+    """By cell key: one per cell, or one per cell of the shard while other shards are not finished."""
     reused: int
     """Cells taken from an earlier, unfinished run."""
 
     @property
+    def complete(self) -> bool:
+        """Whether every cell has a result, and the tables are written."""
+        return all(cell.key in self.results for cell in self.experiment.cells)
+
+    @property
     def failures(self) -> list[tuple[Cell, str]]:
         """Cells without a summary, and why."""
-        pairs = ((cell, self.results[cell.key].error) for cell in self.experiment.cells)
-        return [(cell, error) for cell, error in pairs if error is not None]
+        results = ((cell, self.results.get(cell.key)) for cell in self.experiment.cells)
+        return [(cell, result.error) for cell, result in results if result is not None and result.error is not None]
 
     @property
     def failure_lines(self) -> list[str]:
@@ -70,9 +70,16 @@ class SweepResult:
 
 
 def run_sweep(
-    experiment: Experiment, *, out: Path | None, resume: bool = False, jobs: int | None = None, progress: bool = False
+    experiment: Experiment,
+    *,
+    out: Path | None,
+    resume: bool = False,
+    jobs: int | None = None,
+    progress: bool = False,
+    cluster: str | None = None,
+    shard: Shard | None = None,
 ) -> SweepResult:
-    """Run every cell of an experiment and write its folder.
+    """Run every cell of an experiment, or every cell of a shard, and write the folder.
 
     Args:
         experiment: from :func:`experiments.axes.plan`.
@@ -80,33 +87,49 @@ def run_sweep(
         resume: go on in a folder that exists, and trust its complete cells of the same key.
         jobs: processes; by default all cores as far as the work is worth them.
         progress: draw a bar on stderr.
+        cluster: where to run; see :func:`experiments.executors.executor_of`.
+        shard: a part of the cells. All shards write into one folder, where each goes on if it is started again; the
+            one that finds every cell finished writes the tables.
 
     Raises:
-        ConfigError: if the folder exists and ``resume`` is false, or it holds something else.
+        ConfigError: if the folder exists and ``resume`` is false, it holds something else or another process is
+            writing into it; or there is no such cluster.
         Interrupted: on Ctrl-C.
-        Stopped: if a process was killed.
+        Stopped: if what the cells were to run on is gone.
         OSError: if results cannot be written.
     """
-    stem = f"{experiment.config.name}-{hash_of([c.key for c in experiment.cells])[:8]}"
-    folder = _open_folder(out, stem, resume, experiment)
     unique = {cell.key: cell for cell in experiment.cells}
-    results: dict[str, CellResult] = {}
-    if resume:
-        for key, cell in unique.items():
-            stored = stored_result(cell, folder / CELLS / key)
-            if stored is not None:
-                results[key] = stored
-            else:
-                shutil.rmtree(folder / CELLS / key, ignore_errors=True)
-    reused = len(results)
-    todo = [cell for key, cell in unique.items() if key not in results]
-    with keep_finished(folder, len(unique)):
-        for result in _bar(run_cells(todo, folder / CELLS, jobs), len(todo), progress):
+    mine = dict(shard.of(list(unique.items()))) if shard else unique
+    with contextlib.ExitStack() as held:
+        # Before there is a folder: a cluster that cannot be reached leaves nothing behind.
+        executor = held.enter_context(executor_of(cluster, jobs, list(mine.values())))
+        folder = _open_folder(out, resume, shard, experiment)
+        alone = held.enter_context(driving(folder, shard))
+        held.enter_context(keep_finished(folder, len(unique)))
+        (folder / CELLS).mkdir(exist_ok=True)
+        if alone:
+            remove_parts(folder / CELLS)
+        results = _stored(mine, folder) if resume or shard else {}
+        reused = len(results)
+        todo = {key: cell for key, cell in mine.items() if key not in results}
+        for key in todo:
+            shutil.rmtree(folder / CELLS / key, ignore_errors=True)
+        for result in bar(run_cells(list(todo.values()), folder / CELLS, executor), todo, progress):
             results[result.key] = result
+        if shard:
+            others = {key: cell for key, cell in unique.items() if key not in mine}
+            if all((folder / CELLS / key / RUN).is_file() for key in others):
+                results |= _stored(others, folder)
         sweep = SweepResult(experiment, folder, results, reused)
-        write_summary_tables(folder, experiment, results)
-        atomic_write(folder / INDEX, index_of(sweep))
+        if sweep.complete:
+            write_summary_tables(folder, experiment, results)
+            atomic_write(folder / INDEX, index_of(sweep))
     return sweep
+
+
+def _stored(cells: Mapping[str, Cell], folder: Path) -> dict[str, CellResult]:
+    found = ((key, stored_result(cell, folder / CELLS / key)) for key, cell in cells.items())
+    return {key: result for key, result in found if result is not None}
 
 
 @contextmanager
@@ -122,34 +145,55 @@ def keep_finished(folder: Path, runs: int) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted: {_kept(folder, runs)}") from None
-    except BrokenExecutor:
-        raise Stopped(
-            f"a process was killed, perhaps for want of memory (fewer --jobs need less): {_kept(folder, runs)}"
-        ) from None
-    except OSError as e:
+    except ExecutorLost as e:
+        raise Stopped(f"{e}: {_kept(folder, runs)}") from None
+    except (OSError, ConfigError) as e:
         e.add_note(_kept(folder, runs))
         raise
 
 
 def _kept(folder: Path, runs: int) -> str:
-    finished = sum(1 for run in (folder / CELLS).glob("*/run.json") if not run.parent.name.startswith(PART))
-    return f"{finished} of {runs} runs are finished and kept in {folder}; go on with: {resume_command(folder)}"
+    return f"{finished_cells(folder)} of {runs} runs are finished and kept in {folder}; go on with: " + (
+        resume_command(folder)
+    )
 
 
-def resume_command(out: Path) -> str:
-    """Return the command line that goes on with this one."""
+def finished_cells(folder: Path) -> int:
+    """Return how many runs in a sweep's folder are finished."""
+    return sum(1 for run in (folder / CELLS).glob(f"*/{RUN}") if not run.parent.name.startswith(PART))
+
+
+def resume_command(out: Path, whole: bool = False) -> str:
+    """Return the command line that goes on with this one, or, for a shard, with the ``whole`` sweep."""
     import shlex
 
     arguments = [a for a in sys.argv[1:] if a != "--resume"]
+    if whole and "--shard" in arguments:
+        at = arguments.index("--shard")
+        del arguments[at : at + 2]
+    if whole:
+        arguments = [a for a in arguments if not a.startswith("--shard=")]
     if not any(a == "--out" or a.startswith("--out=") for a in arguments):
         arguments += ["--out", str(out)]
     return shlex.join(["prefillsim", *arguments, "--resume"])
 
 
-def _open_folder(out: Path | None, stem: str, resume: bool, experiment: Experiment) -> Path:
+def _open_folder(out: Path | None, resume: bool, shard: Shard | None, experiment: Experiment) -> Path:
+    stem = f"{experiment.config.name}-{_hash(experiment)[:8]}"
+
     def fill(folder: Path) -> None:
         atomic_write(folder / INDEX, json_bytes({**_header(experiment), "status": "running"}))
 
+    if shard is not None:
+        shared = out if out is not None else RUNS / stem
+        with contextlib.suppress(FileExistsError), whole_folder(shared) as part:
+            fill(part)
+        if _index(shared).get("hash") != _hash(experiment):
+            raise ConfigError(
+                f"--shard {shard}: {shared} is not the folder of this very sweep; all shards need the same file and "
+                "options, and a folder that the first of them makes"
+            )
+        return shared
     if resume:
         target = out if out is not None else latest(stem)
         if target is not None and target.is_dir() and any(target.iterdir()):
@@ -159,9 +203,22 @@ def _open_folder(out: Path | None, stem: str, resume: bool, experiment: Experime
     return claim(out, stem, fill)
 
 
+def _index(folder: Path) -> dict[str, Any]:
+    try:
+        index = json.loads((folder / INDEX).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return index if isinstance(index, dict) else {}
+
+
+def _hash(experiment: Experiment) -> str:
+    return hash_of([cell.key for cell in experiment.cells])
+
+
 def _header(experiment: Experiment) -> dict[str, Any]:
     return {
         "name": experiment.config.name,
+        "hash": _hash(experiment),
         "config": experiment.config.model_dump(mode="json", exclude_none=True),
         "axes": experiment.axes,
         "runs": len(experiment.cells),
@@ -184,69 +241,3 @@ def index_of(sweep: SweepResult) -> bytes:
     ]
     status = {"status": "finished", "failed": len(failed), "notes": sweep.experiment.notes, "cells": cells}
     return json_bytes({**_header(sweep.experiment), **status})
-
-
-def run_cells(cells: list[Cell], folder: Path, jobs: int | None) -> Iterator[CellResult]:
-    """Run cells into folders named by their keys, and yield results as they are finished, in any order.
-
-    Raises:
-        OSError: if a folder cannot be written; the rest is not run.
-    """
-    shared = provenance()
-    if jobs is None:
-        jobs = cores() if sum(cell.requests for cell in cells) > WORTH_PROCESSES else 1
-    jobs = min(jobs, len(cells))
-    tasks = _tasks(cells, max(jobs, 1))
-    if jobs <= 1:
-        for cell in itertools.chain.from_iterable(tasks):
-            yield run_cell(cell, folder / cell.key, shared)
-        return
-    from joblib import Parallel, delayed, parallel_config
-
-    call = delayed(_run_task)
-    try:
-        with parallel_config("loky", inner_max_num_threads=1, initializer=_leave_interrupts_to_the_first_process):
-            pool = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
-            for results in pool(call(task, folder, shared, os.getpid()) for task in tasks):
-                yield from results
-    finally:
-        remove_parts(folder)
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    from joblib import cpu_count
-
-    return int(cpu_count())
-
-
-def _tasks(cells: list[Cell], jobs: int) -> list[list[Cell]]:
-    """Group cells with the same trace, in groups small enough to keep all processes busy."""
-    most = max(1, -(-len(cells) // (jobs * TASKS_PER_JOB)))
-    groups: dict[Any, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.source, cell.seed), []).append(cell)
-    return [list(part) for group in groups.values() for part in _batched(group, most)]
-
-
-def _batched(cells: list[Cell], size: int) -> Iterator[list[Cell]]:
-    iterator = iter(cells)
-    while batch := list(itertools.islice(iterator, size)):
-        yield batch
-
-
-def _run_task(cells: list[Cell], folder: Path, shared: dict[str, Any], owner: int) -> list[CellResult]:
-    return [run_cell(cell, folder / cell.key, shared, owner=owner) for cell in cells]
-
-
-def _leave_interrupts_to_the_first_process() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _bar(results: Iterable[CellResult], total: int, progress: bool) -> Iterator[CellResult]:
-    if not progress:
-        yield from results
-        return
-    from tqdm import tqdm
-
-    yield from tqdm(results, total=total, unit="run", file=sys.stderr, dynamic_ncols=True, leave=False)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from experiments.commands import options as o
+
+if TYPE_CHECKING:
+    from experiments.sweep import SweepResult
 
 
 def add(app: typer.Typer) -> None:
@@ -36,40 +39,63 @@ def sweep(
     replicas: o.Replicas = None,
     router: o.RouterName = None,
     jobs: o.Jobs = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="WHERE",
+            help="in-process, processes, or an existing Dask cluster: tcp://HOST:PORT.",
+            rich_help_panel=o.RUN,
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--shard", metavar="I/N", help="Part I of N only, into the folder that all share.", rich_help_panel=o.RUN
+        ),
+    ] = None,
     sets: o.Sets = None,
     out: o.Out = None,
     resume: o.Resume = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, run none.")] = False,
     json: o.Json = False,
 ) -> None:
-    """Run the product of the axes on all cores; what is finished is kept, and --resume goes on from there."""
+    """Run the product of the axes, on all cores or a cluster; what is finished is kept, and --resume goes on."""
     draft = o.collect(file, sets, name=_name(file), seeds=seeds, seed=seed, **o.given(locals()))
     from experiments import output
     from experiments.axes import plan
     from experiments.compare import run_warnings
     from experiments.folders import check_free
     from experiments.report import aggregated, show_sweep
+    from experiments.shards import Shard
     from experiments.sweep import INDEX, run_sweep
 
-    if not resume:
+    part = None if shard is None else Shard.parse(shard)
+    if not resume and part is None:
         check_free(out)
     experiment = plan(draft)
     if dry_run:
-        cells = [cell.describe() for cell in experiment.cells]
+        chosen = experiment.cells if part is None else part.of(list({c.key: c for c in experiment.cells}.values()))
+        cells = [cell.describe() for cell in chosen]
         if json:
             output.emit({"name": experiment.config.name, "runs": len(cells), "cells": cells, "notes": experiment.notes})
         else:
             output.say(*cells, f"{len(cells)} runs")
             output.warn(experiment.notes)
         return
-    result = run_sweep(experiment, out=out, resume=resume, jobs=jobs, progress=not json and sys.stderr.isatty())
+    progress = not json and sys.stderr.isatty()
+    result = run_sweep(experiment, out=out, resume=resume, jobs=jobs, progress=progress, cluster=cluster, shard=part)
     failures = result.failure_lines
+    if not result.complete:
+        _show_shard(result, shard, failures, json)
+        return
     warnings = run_warnings(result)
     if json:
         output.emit(
             {
                 "name": experiment.config.name,
                 "out": str(result.out),
+                "complete": True,
                 "axes": experiment.axes,
                 "runs": len(experiment.cells),
                 "reused": result.reused,
@@ -85,6 +111,37 @@ def sweep(
         output.say(f"{len(experiment.cells)} runs, {result.reused} of them from before", f"results: {result.out}")
         output.warn([*experiment.notes, *warnings])
     output.fail_with(failures, len(experiment.cells))
+
+
+def _show_shard(result: SweepResult, shard: str | None, failures: list[str], json: bool) -> None:
+    """Say how far the shards have come; there are no tables until all are finished."""
+    from experiments import output
+    from experiments.sweep import finished_cells, resume_command
+
+    total, finished = len(result.experiment.cells), finished_cells(result.out)
+    counts = {"runs": len(result.results), "reused": result.reused}
+    if json:
+        output.emit(
+            {
+                "name": result.experiment.config.name,
+                "out": str(result.out),
+                "complete": False,
+                "shard": shard,
+                **counts,
+                "finished": finished,
+                "of": total,
+                "failures": failures,
+                "notes": result.experiment.notes,
+            }
+        )
+    else:
+        output.say(
+            f"shard {shard}: {counts['runs']} runs, {counts['reused']} of them from before",
+            f"{finished} of all {total} runs are finished in {result.out}; the last shard writes the tables, or, when "
+            f"all have ended: {resume_command(result.out, whole=True)}",
+        )
+        output.warn(result.experiment.notes)
+    output.fail_with(failures, counts["runs"])
 
 
 def _name(file: Path) -> str:

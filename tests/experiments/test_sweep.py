@@ -19,7 +19,7 @@ from experiments.axes import Experiment, plan
 from experiments.config import ConfigError, Draft
 from experiments.folders import PART, claim, whole_folder
 from experiments.run import run_cell, stored_result
-from experiments.sweep import Interrupted, Stopped, SweepResult, run_sweep
+from experiments.sweep import Interrupted, SweepResult, run_sweep
 from sim import store
 from sim.engine import simulate
 from sim.metrics import summarise
@@ -236,19 +236,6 @@ def test_a_failing_cell_does_not_end_the_sweep(tmp_path: Path, jobs: int) -> Non
     assert again.reused == 4
 
 
-def test_a_killed_process_is_one_sentence_and_finished_cells_are_kept(tmp_path: Path) -> None:
-    plugin = tmp_path / "killed.py"
-    plugin.write_text(
-        FAILING.format(name="killed").replace(
-            "return Grant(1 //", "import os, signal; os.kill(os.getpid(), signal.SIGKILL) #"
-        )
-    )
-    values = {"plugins": [str(plugin)], "policies": ["fcfs+full", "fcfs+killed"], "seeds": 1}
-    with pytest.raises(Stopped, match=r"a process was killed, .* of 4 runs are finished and kept"):
-        run(tmp_path / "out", values, jobs=2)
-    assert not any(path.name.startswith(PART) for path in (tmp_path / "out" / "cells").iterdir())
-
-
 def test_a_point_that_cannot_run_fails_alone(tmp_path: Path) -> None:
     sweep = run_sweep(planned(tpot=[0.5, 25]), out=tmp_path / "out")
     assert [(c.label, dict(c.point)["tpot"]) for c, _ in sweep.failures] == [("sloweave", 0.5)] * 2
@@ -282,7 +269,7 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_an_interrupt_between_cells_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import experiments.sweep
+    import experiments.executors
 
     ran = 0
 
@@ -294,7 +281,7 @@ def test_an_interrupt_between_cells_keeps_them(tmp_path: Path, monkeypatch: pyte
         return run_cell(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(experiments.sweep, "run_cell", interrupted)
+        patch.setattr(experiments.executors, "run_cell", interrupted)
         with pytest.raises(Interrupted, match="3 of 8 runs are finished and kept"):
             run(tmp_path / "out")
     assert run(tmp_path / "out", resume=True).reused == 3
