@@ -3,6 +3,9 @@
 The constants below, with the ways of prefilling that ``experiments.prefillonly.table2`` gives the parallel baselines,
 are all that is free. ``UTILISATION``, ``RESERVED_BYTES`` and ``KEPT`` were chosen by looking at the paper's Table 2;
 ``LINKED_BYTES`` and ``CHUNK`` come from vLLM. Everything else follows from shapes and data sheets.
+
+Activations are counted in one of two ways (:data:`ACCOUNTINGS`): as the paper's engine must have held them, or as the
+technique needs them.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from costmodels.hardware import Gpu, HardwareError, LlmShape
+from costmodels.live_tensors import LiveTensors
 
 UTILISATION = Fraction(19, 20)
 """Share of the GPU's memory an engine may use. vLLM's default, 0.9, cannot be the paper's: on all three GPUs the KV of
@@ -31,6 +35,11 @@ KEPT = 2
 """Tensors of hidden width over all tokens that hybrid prefilling keeps alive beside those that the computation needs
 (the compiled graph's inputs, and copies made for contiguity)."""
 
+ACCOUNTINGS = ("paper", "tensors")
+"""How activations are counted. ``paper``: as a compiled vLLM must have held them for the paper's Table 2, with fused
+projections, the MLP's input and output beside its intermediates, KV copied to a cache's layout, and ``KEPT`` more.
+``tensors``: what the technique needs and no more, see :mod:`costmodels.live_tensors`; no constant is free in it."""
+
 MODES = ("paged", "chunked", "discard", "hybrid-chunking", "hybrid-preallocation", "hybrid")
 
 
@@ -48,8 +57,11 @@ class MemoryModel:
     - ``hybrid-preallocation``: outputs are written into tensors allocated before.
     - ``hybrid``: and written over the inputs where the shapes are equal. This is PrefillOnly.
 
+    ``accounting`` is one of :data:`ACCOUNTINGS`; ``kept`` has no meaning in ``tensors``.
+
     Raises:
-        HardwareError: if the mode is unknown, or the model cannot be split so, or does not fit the GPU at all.
+        HardwareError: if the mode or the accounting is unknown, or the model cannot be split so, or does not fit the
+            GPU at all.
     """
 
     llm: LlmShape
@@ -62,10 +74,13 @@ class MemoryModel:
     reserved_bytes: int = RESERVED_BYTES
     linked_bytes: int = LINKED_BYTES
     kept: int = KEPT
+    accounting: str = "paper"
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise HardwareError(f"unknown memory mode {self.mode!r} (modes: {', '.join(MODES)})")
+        if self.accounting not in ACCOUNTINGS:
+            raise HardwareError(f"unknown accounting {self.accounting!r} (accountings: {', '.join(ACCOUNTINGS)})")
         for name in ("tp", "pp", "chunk"):
             if getattr(self, name) < 1:
                 raise HardwareError(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -126,7 +141,7 @@ class MemoryModel:
 
     @property
     def dense_bytes_per_token(self) -> int:
-        """Activations of one token that goes through a layer as a whole: the wider of MLP and attention.
+        """Activations of one token that goes through a layer as a whole, in ``paper``: the wider of MLP and attention.
 
         MLP: residual, input and output (and a copy from the all-reduce), and both intermediates. Attention:
         residual and input, fused query, key and value, and output.
@@ -138,7 +153,7 @@ class MemoryModel:
 
     @property
     def hybrid_bytes_per_token(self) -> int:
-        """Activations of one token that hybrid prefilling holds over the whole prompt, one layer's KV not counted.
+        """Activations of one token that hybrid prefilling holds over the whole prompt, in ``paper``, without KV.
 
         Residual, fused query, key and value, attention's output, and ``kept`` tensors more; without in-place
         computation the linear layers' output beside their input; without preallocation that output twice.
@@ -160,6 +175,8 @@ class MemoryModel:
 
         It includes one layer's KV in the modes that hold no more than that.
         """
+        if self.accounting == "tensors":
+            return LiveTensors(self.llm, self.tp).peak_bytes(self.mode, tokens, self.chunk)
         if self.mode == "paged":
             return tokens * self.dense_bytes_per_token
         if self.mode == "chunked":
