@@ -10,6 +10,7 @@ from policies.base import (
     Part,
     Policy,
     PolicyError,
+    QueueObserver,
 )
 from policies.queue import PolicyQueue
 from policies.registry import ALIASES, load_plugin, parts, register
@@ -33,6 +34,7 @@ __all__ = [
     "PolicyError",
     "PolicyQueue",
     "PolicySpec",
+    "QueueObserver",
     "RequestView",
     "ServiceClass",
     "StepRecord",

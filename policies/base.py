@@ -71,6 +71,23 @@ class Ordering(Part):
         return min(waiting, key=lambda r: (self.key(r), r.arrival_ns, r.number))
 
 
+class QueueObserver(Ordering):
+    """Mixin for an ordering that learns from who comes to wait and who is taken; both hosts' queue tells it, in order.
+
+    Between two events the answers stay pure. A key is read after ``entered``; requests that lost their blocks to a
+    preemption wait before all others, so they neither enter again nor are taken.
+    """
+
+    def entered(self, request: RequestView) -> None:
+        """Take note of a request that has come to wait."""
+
+    def taken(self, request: RequestView) -> None:
+        """Take note of a request that was next and starts."""
+
+    def withdrawn(self, request: RequestView) -> None:
+        """Take note of a request that waits no longer, although it was never taken."""
+
+
 class Chunking(Part):
     """Decides how many prefill tokens a step takes."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +10,7 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from policies.base import Ordering, PolicyError
+from policies.base import Ordering, PolicyError, QueueObserver
 from policies.views import RequestView
 
 Entry = Any
@@ -36,6 +37,7 @@ class PolicyQueue:
         "_heap",
         "_key",
         "_keyed",
+        "_observer",
         "_ordering",
         "_plain",
         "_run",
@@ -48,6 +50,7 @@ class PolicyQueue:
         self._ordering = ordering
         self._key = ordering.key
         self._keyed = type(ordering).choose is Ordering.choose
+        self._observer = ordering if isinstance(ordering, QueueObserver) else None
         self._front: deque[RequestView] = deque()
         # Entries added in ascending order stay in a plain run; only those out of order need the heap.
         self._run: deque[Entry] = deque()
@@ -56,8 +59,8 @@ class PolicyQueue:
         self._where: dict[int, Entry] | None = None if self._keyed else {}
         self._stale = 0
         self._chosen: tuple[int, Entry] | None = None
-        # Keys, nobody at the front and nothing ever stale: the head is the lesser of two entries.
-        self._plain = self._keyed
+        # Keys, nobody at the front, nothing ever stale and nobody to tell: the head is the lesser of two entries.
+        self._plain = self._keyed and self._observer is None
         self.size = 0
         """How many requests wait; the same as ``len``, without a call."""
 
@@ -75,6 +78,8 @@ class PolicyQueue:
     def add(self, request: RequestView) -> None:
         """Enter a request that does not wait yet."""
         self.size += 1
+        if self._observer is not None:
+            self._observer.entered(request)
         if self._where is not None:
             self._chosen = None
             self._push(self._key(request) if self._keyed else 0, request)
@@ -218,13 +223,15 @@ class PolicyQueue:
             return heappop(heap)[3]  # type: ignore[no-any-return]
         if self._front:
             request = self._front.popleft()
-            self._plain = self._keyed and not self._front and self._where is None
+            self._plain = self._keyed and not self._front and self._where is None and self._observer is None
             return request
         entry = self._next(now_ns)
         view: RequestView = entry[3]
         if self._where is not None:
             del self._where[entry[2]]
         self._unlink(entry)
+        if self._observer is not None:
+            self._observer.taken(view)
         return view
 
     def _unlink(self, entry: Entry) -> None:
@@ -242,7 +249,10 @@ class PolicyQueue:
         if entry is None:
             del self._front[self._place_in_front(number)]
         else:
+            view: RequestView = entry[3]
             self._unlink(entry)
+            if self._observer is not None:
+                self._observer.withdrawn(view)
         self.size -= 1
 
     def first(self, n: int, now_ns: int) -> list[RequestView]:
@@ -260,10 +270,15 @@ class PolicyQueue:
             self._run.extendleft(reversed(ahead))
             return taken + [e[3] for e in ahead]
         rest = self._by_arrival()
+        # What an observer would learn from this, it must not remember.
+        observer = copy.deepcopy(self._observer)
+        ordering = observer or self._ordering
         for _ in range(n):
-            chosen = self._ordering.choose([e[3] for e in rest], now_ns)
-            rest.remove(_entry_of(chosen, rest, self._ordering))
+            chosen = ordering.choose([e[3] for e in rest], now_ns)
+            rest.remove(_entry_of(chosen, rest, ordering))
             taken.append(chosen)
+            if observer is not None:
+                observer.taken(chosen)
         return taken
 
 

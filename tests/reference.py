@@ -120,6 +120,8 @@ class Loop(State):
                 self.reasons[r.view.number] = decision.reason
                 return
         self.waiting.append(r)
+        if self.observer:
+            self.observer.entered(r.view)
 
     def allocate(self, left: int, prefills: int | None, cap: int | None) -> tuple[list[tuple[Request, int]], bool]:
         """Find the blocks of running requests in their order; return the chunks that got theirs, and if any lost."""
@@ -168,6 +170,8 @@ class Loop(State):
             number = r.view.number
             if self.pool and not self.pool.fits(number, r.tokens, 0):
                 break
+            if self.observer and r in self.waiting:
+                self.observer.taken(r.view)
             (self.front if r in self.front else self.waiting).remove(r)
             if self.cache:
                 r.computed = self.cache.start(number, r.tokens, self.now)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 from costmodels import CostModel
-from policies import BatchView, Candidate, Policy, StepRecord
+from policies import BatchView, Candidate, Policy, QueueObserver, StepRecord
 from sim.engine import Limits
 from sim.objectives import Objectives
 from tests.blockwise import BlockwisePool
@@ -30,6 +31,7 @@ class State:
     ) -> None:
         policy.reset(predictor)
         self.policy, self.predictor, self.limits = policy, predictor, limits
+        self.observer = policy.ordering if isinstance(policy.ordering, QueueObserver) else None
         self.depth = limits.pipeline_depth
         self.pool = cache if isinstance(cache, BlockwisePool) else None
         self.store = cache if isinstance(cache, SlowStore) else None
@@ -70,8 +72,12 @@ class State:
         """Give those that wait in the order in which they would be taken."""
         yield from list(self.front)
         rest = {r.view.number: r for r in self.waiting}
+        ordering = copy.deepcopy(self.policy.ordering) if self.observer else self.policy.ordering
         while rest:
-            yield rest.pop(self.policy.ordering.choose([r.view for r in rest.values()], self.start_ns()).number)
+            chosen = ordering.choose([r.view for r in rest.values()], self.start_ns())
+            if isinstance(ordering, QueueObserver):
+                ordering.taken(chosen)
+            yield rest.pop(chosen.number)
 
     def head_fits(self) -> bool:
         """Return whether the next request fits beside the blocks that this step's decodes need."""

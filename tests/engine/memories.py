@@ -45,6 +45,7 @@ def timed(
     if own:
         columns["slo_tpot_ns"] = np.where(rng.random(n) < 0.3, NONE, rng.integers(10, 400, n))
         columns["tenant"] = np.array(strategies.TENANTS, dtype=object)[rng.integers(0, 2, n)]
+        columns["session"] = np.array(["a", "b", "c"], dtype=object)[rng.integers(0, 3, n)]
     return replace(trace, **columns), block
 
 

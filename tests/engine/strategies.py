@@ -120,6 +120,22 @@ ORDERINGS = {
     "srjf-static": estimators.map(lambda jct: f"srjf-static:jct={jct},longest=1000"),
     "srjf-calibrated": st.builds("srjf-calibrated:lam={},jct={},longest=1000".format, lams, estimators),
     "lpm": st.just("lpm"),
+    "k-lpm": st.integers(1, 4).map("k-lpm:k={}".format),
+    "dfs-weight": st.just("dfs-weight"),
+    "hrrn": st.sampled_from(["hrrn", "hrrn:most=3"]),
+    "lars": st.builds(
+        lambda ttft, stretch, jct: _joined("lars", {"ttft": ttft, "stretch": stretch, "jct": jct, "longest": 1000}),
+        maybe(st.integers(1, 500).map(ms)),
+        st.sampled_from([None, "1.5", "4"]),
+        st.sampled_from(["linear", "attention", "perfect"]),
+    ),
+    "fair": st.sampled_from(["fair", "fair:weights=interactive:3", "fair:weights=interactive:0.5|batch:0.7"]),
+    "two-lane": st.builds("two-lane:short={},wait={}".format, st.integers(1, 40), st.integers(0, 500).map(ms)),
+    "qoserve": st.builds(
+        lambda ttft, alpha: _joined("qoserve", {"ttft": ttft, "alpha": alpha}),
+        maybe(st.integers(1, 500).map(ms)),
+        st.sampled_from([0, ms(1), ms(9)]),
+    ),
     "edf": st.one_of(st.just("edf"), st.integers(1, 500).map(lambda ns: f"edf:ttft={ms(ns)}")),
 }
 """Every built-in ordering by name."""
@@ -149,11 +165,27 @@ budget_params = st.builds(
 )
 """A token budget, seats that it has room for, and a threshold."""
 
+pressures = st.builds(
+    lambda low, more, spare, large: {"low": low, "high": low + more, "seqs": max(1, low - spare), "large": large},
+    st.integers(1, 20),
+    st.integers(0, 30),
+    st.integers(0, 19),
+    st.sampled_from([None, 1, 15]),
+)
+"""Two budgets, seats that the lower one has room for, and what is a large prefill."""
+
 CHUNKINGS = {
     "full": st.just("full"),
     "fixed": st.sampled_from(["fixed", "fixed:chunk=1", "fixed:chunk=7", "fixed:chunk=16"]),
     "token-budget": _part("token-budget", budget_params),
     "deadline-fill": _part("deadline-fill", deadline_params),
+    "deadline-slots": _part(
+        "deadline-slots",
+        st.builds(
+            lambda params, slots: params | {"slots": slots}, deadline_params, st.sampled_from([None, 1, 2, 3, 20])
+        ),
+    ),
+    "p-pas": _part("p-pas", pressures),
     "guarded": _part(
         "guarded",
         st.builds(

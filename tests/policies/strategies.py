@@ -75,21 +75,36 @@ margins = st.one_of(
 tenant_margins = st.dictionaries(st.sampled_from(TENANTS), st.integers(0, 50) | st.floats(0, 9)).map(
     lambda m: "|".join(f"{tenant}:{ms}" for tenant, ms in m.items())
 )
+tenant_weights = st.dictionaries(st.sampled_from(TENANTS), st.integers(1, 50) | st.floats(0.001, 9)).map(
+    lambda m: "|".join(f"{tenant}:{weight}" for tenant, weight in m.items())
+)
 counts = st.integers(1, 4096) | st.integers(1, 10**30)
 actions = st.sampled_from(["reject", "redirect"])
 estimators = st.sampled_from(["tokens", "linear", "attention", "perfect"])
 longests = st.integers(1000, 20_000)
 
 PARAMETERS: dict[tuple[str, str], dict[str, st.SearchStrategy[Any]]] = {
+    ("ordering", "dfs-weight"): {},
     ("ordering", "edf"): {"ttft": st.none() | milliseconds},
+    ("ordering", "fair"): {"weights": tenant_weights},
     ("ordering", "fcfs"): {},
+    ("ordering", "hrrn"): {"most": st.none() | counts},
+    ("ordering", "k-lpm"): {"k": counts},
+    ("ordering", "lars"): {
+        "ttft": st.none() | milliseconds,
+        "stretch": st.floats(1, 1e6),
+        "jct": estimators.filter(lambda jct: jct != "tokens"),
+        "longest": longests,
+    },
     ("ordering", "lpm"): {},
+    ("ordering", "qoserve"): {"ttft": st.none() | milliseconds, "alpha": st.floats(0, 1e6)},
     ("ordering", "srjf-calibrated"): {
         "lam": st.floats(0, allow_infinity=True, allow_nan=False) | st.sampled_from([0.0, 500.0, 0.1, 1e-9, 1e22]),
         "jct": estimators,
         "longest": longests,
     },
     ("ordering", "srjf-static"): {"jct": estimators, "longest": longests},
+    ("ordering", "two-lane"): {"short": counts, "wait": milliseconds | st.just(0.0)},
     ("chunking", "deadline-fill"): {
         "tpot": st.none() | milliseconds,
         "cap": counts,
@@ -97,6 +112,15 @@ PARAMETERS: dict[tuple[str, str], dict[str, st.SearchStrategy[Any]]] = {
         "margins": tenant_margins,
         "age": milliseconds,
         "overrun": st.floats(0, 1e9),
+    },
+    ("chunking", "deadline-slots"): {
+        "tpot": st.none() | milliseconds,
+        "cap": counts,
+        "margin": margins,
+        "margins": tenant_margins,
+        "age": milliseconds,
+        "overrun": st.floats(0, 1e9),
+        "slots": st.integers(1, 40),
     },
     ("chunking", "guarded"): {
         "tpot": st.none() | milliseconds,
@@ -109,6 +133,12 @@ PARAMETERS: dict[tuple[str, str], dict[str, st.SearchStrategy[Any]]] = {
     },
     ("chunking", "fixed"): {"chunk": counts},
     ("chunking", "full"): {},
+    ("chunking", "p-pas"): {
+        "low": st.integers(1, 4096),
+        "high": st.integers(4096, 10**30),
+        "large": st.none() | counts,
+        "seqs": st.none() | counts,
+    },
     ("chunking", "token-budget"): {"budget": counts, "seqs": st.none() | counts, "threshold": st.none() | counts},
     ("admission", "decode-saturation"): {
         "fraction": st.floats(0, 10, exclude_min=True),

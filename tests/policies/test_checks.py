@@ -84,9 +84,9 @@ def test_policies_of_many_settings_are_certified(text: str) -> None:
 def test_parts_of_any_setting_are_certified(part: tuple[str, str], data: st.DataObject) -> None:
     kind, name = part
     params = data.draw(parameters(kind, name))
-    if name == "token-budget":
-        # A budget below the seats is refused, as it should be; see test_chunkings.
-        params["seqs"] = min(params.get("budget", 2048), params.get("seqs") or 256)
+    # A budget below the seats is refused, as it should be; see test_chunkings.
+    if name in ("token-budget", "p-pas"):
+        params["seqs"] = min(params.get("budget" if name == "token-budget" else "low", 2048), params.get("seqs") or 256)
     assert check_policy(registry.find(kind, name)(**params)) == []
 
 
@@ -124,7 +124,7 @@ def test_what_a_user_may_do_is_certified() -> None:
     class Hrrn(Ordering):
         """Highest response ratio next, by uncached work."""
 
-        name = "hrrn"
+        name = "ratio"
         cache_aware = True
 
         def choose(self, waiting: Sequence[RequestView], now_ns: int) -> RequestView:
@@ -163,7 +163,7 @@ def test_what_a_user_may_do_is_certified() -> None:
 
     for part in (Hrrn, Shuffled, Probing):
         assert check_policy(part) == []
-    assert check_policy(PolicySpec.parse("hrrn+probing+queue-limit").build()) == []
+    assert check_policy(PolicySpec.parse("ratio+probing+queue-limit").build()) == []
 
 
 def test_what_is_no_part_is_said_so() -> None:

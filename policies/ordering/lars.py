@@ -1,0 +1,74 @@
+"""Least relative slack first: slack by the length of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
+
+from costmodels.base import CostModel
+from costmodels.jct import SLOPE_LONGEST, jct_model
+from policies.base import Ordering, PolicyError
+from policies.registry import register
+from policies.units import ns_from_ms
+from policies.views import RequestView
+
+
+def _unfitted(n_input: int, n_cached: int) -> int:
+    raise PolicyError("lars cannot choose before its reset with a cost model to estimate times from")
+
+
+@register
+class Lars(Ordering):
+    """Length-aware relative slack: the least of (deadline - now - prefill left) / (time from arrival to deadline).
+
+    A deadline is the TTFT objective, but no nearer than ``stretch`` times the request's own prefill. Ratios change with
+    the clock, so there is no key, and each choice looks at all that wait. As everywhere here a prefill that has
+    started goes on; Medha also interrupts it.
+    """
+
+    name = "lars"
+    source = "Medha (arXiv 2409.17264); its slack fraction as in Vajra, project-vajra"
+    cache_aware = True
+    needs_predictor = True
+
+    ttft: Annotated[float, Gt(0)] | None = None
+    """TTFT objective in ms; without it the request's own, else that of --slo, else ``stretch`` alone decides."""
+    stretch: Annotated[FiniteFloat, Ge(1)] = 1.0
+    """Least deadline as a multiple of the time that the whole prompt would take alone."""
+    jct: Literal["linear", "attention", "perfect"] = "linear"
+    """What estimates a prefill's time: a linear fit, one with attention's term, or the cost model itself."""
+    longest: Annotated[int, Ge(1000)] = SLOPE_LONGEST
+    """Longest input in tokens of the profile that a time is fitted to."""
+
+    def __post_init__(self) -> None:
+        self._ttft_ns = None if self.ttft is None else ns_from_ms(self.ttft)
+        # As it was typed: 1.1 times 10 is 11, not a hair more.
+        self._stretch = Fraction(str(self.stretch))
+        self._ns: Callable[[int, int], int] = _unfitted
+
+    def reset(self, predictor: CostModel | None) -> None:
+        if predictor is None:
+            raise PolicyError("lars needs a cost model to estimate times from")
+        self._ns = jct_model(self.jct, predictor, self.longest).ns
+
+    def _slack(self, request: RequestView, now_ns: int) -> tuple[int, int]:
+        """Return the slack in ns, and what it is relative to."""
+        ttft_ns = request.slo_ttft_ns if self._ttft_ns is None else self._ttft_ns
+        alone = self._ns(request.prompt_tokens, 0)
+        least = -(-alone * self._stretch.numerator // self._stretch.denominator)
+        allowed = max(1, least, ttft_ns or 0)
+        left = self._ns(request.prompt_tokens + request.generated_tokens, request.cached_tokens)
+        return request.arrival_ns + allowed - now_ns - left, allowed
+
+    def choose(self, waiting: Sequence[RequestView], now_ns: int) -> RequestView:
+        best = waiting[0]
+        slack, allowed = self._slack(best, now_ns)
+        for request in waiting[1:]:
+            its_slack, its_allowed = self._slack(request, now_ns)
+            if its_slack * allowed < slack * its_allowed:
+                best, slack, allowed = request, its_slack, its_allowed
+        return best
