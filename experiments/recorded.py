@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,23 @@ def read_any(path: Path) -> list[Recorded] | Swept:
             else f"{path} is neither a run nor a sweep: it has no {RUN} and no {INDEX}"
         )
     return [read_recorded(path)]
+
+
+def read_runs(paths: Sequence[Path]) -> list[Recorded]:
+    """Read the folders of runs, and those in folders of runs; not sweeps, which are too many at once.
+
+    Raises:
+        StoreError: if one is none, or damaged.
+    """
+    runs: list[Recorded] = []
+    for path in paths:
+        read = read_any(path)
+        if isinstance(read, Swept):
+            raise StoreError(
+                f"{path} is a sweep of {len(read.cells)} runs; give folders of it, like {path / CELLS}/KEY"
+            )
+        runs += read
+    return runs
 
 
 def read_recorded(folder: Path) -> Recorded:

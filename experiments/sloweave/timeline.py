@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from costmodels.io import load_cost_model
-from experiments.plotting import BLUE, RED, WIDE, new_figure, save_figure
+from experiments.plotting import WIDE, new_figure, save_figure
 from experiments.sloweave.grid import MAIN_TARGET_MS, NAMES, SLOWEAVE
+from experiments.step_picture import draw_steps
 from experiments.tables import Rows
 from policies.spec import parse_policy
 from policies.units import MS, ns_from_ms
@@ -49,30 +50,11 @@ def draw_figure2(folder: Path) -> list[Path]:
     """Write Figure 2: each step as a bar as wide as it lasts and as high as its prefill chunk."""
     rows = timeline_rows()
     with new_figure(WIDE, 4.2) as figure:
-        axes = figure.subplots(len(SHOWN), 1, sharex=True, sharey=True)
-        for axis, policy in zip(axes, SHOWN, strict=True):
+        panels = []
+        for policy in SHOWN:
             own = [r for r in rows if r["policy"] == NAMES[policy]]
-            axis.bar(
-                [r["start_ms"] for r in own],
-                [r["prefill_tokens"] for r in own],
-                [r["duration_ms"] for r in own],
-                align="edge",
-                color=[RED if r["late"] else BLUE for r in own],
-                edgecolor="white",
-                linewidth=0.4,
-            )
-            decodes = axis.twinx()
-            decodes.step(
-                [r["start_ms"] for r in own], [r["n_decode"] for r in own], where="post", color="black", linewidth=0.9
-            )
-            decodes.grid(False)
-            decodes.spines["right"].set_visible(True)
-            decodes.set_ylim(0, 1.25 * max(r["n_decode"] for r in rows))
-            decodes.set_ylabel("decodes")
-            axis.set_xlim(*WINDOW_MS)
-            axis.set_ylabel("prefill tokens")
             late = sum(r["late"] for r in own)
-            axis.set_title(f"{NAMES[policy]}: {len(own)} steps, {late} longer than {MAIN_TARGET_MS} ms", fontsize=9)
-        axes[-1].set_xlabel("time (ms)")
+            panels.append((f"{NAMES[policy]}: {len(own)} steps, {late} longer than {MAIN_TARGET_MS} ms", own))
+        draw_steps(figure, panels, WINDOW_MS)
         figure.suptitle(f"Figure 2: long, seed 0; bars are steps (red: over {MAIN_TARGET_MS} ms), lines decode batches")
         return save_figure(figure, folder, "figure2", rows)
