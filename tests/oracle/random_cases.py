@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,28 @@ POLICIES = (
     "srjf-calibrated:jct=attention+guarded",
     "fcfs+deadline-fill:age=50,overrun=10",
 )
+
+RELATED = (
+    "hrrn+full",
+    "hrrn:most=5+token-budget:budget=100",
+    "lars+fixed:chunk=100",
+    "lars:stretch=3,jct=attention+deadline-fill",
+    "k-lpm:k=3+full",
+    "k-lpm:k=2+deadline-slots:slots=3",
+    "k-lpm+token-budget:budget=150",
+    "dfs-weight+full",
+    "dfs-weight+token-budget:budget=128",
+    "fair:weights=a:3+full",
+    "fair:weights=a:0.5+deadline-slots",
+    "two-lane:short=100,wait=50+full",
+    "qoserve+deadline-fill",
+    "qoserve:alpha=0.5+token-budget:budget=128",
+    "fcfs+deadline-slots",
+    "srjf-calibrated:lam=20+deadline-slots:slots=2,age=50,overrun=10",
+    "fcfs+p-pas:low=64,high=512",
+    "lpm+p-pas:low=80,high=300,large=200",
+)
+"""Orderings and chunkings of neighbouring systems; apart, so that the seeds of the others mean what they meant."""
 
 
 def random_trace(rng: np.random.Generator) -> Trace:
@@ -75,6 +98,18 @@ def random_trace(rng: np.random.Generator) -> Trace:
     )
 
 
+def named(trace: Trace, rng: np.random.Generator) -> Trace:
+    """Give some requests a tenant, a session and a TTFT objective."""
+    n = len(trace)
+    ttft = rng.choice([100, 1000, 5000, -1], n).astype(np.int64)
+    return replace(
+        trace,
+        tenant=rng.choice(np.array(["a", "b", None], dtype=object), n),
+        session=rng.choice(np.array(["s", "t", "u", None], dtype=object), n),
+        slo_ttft_ns=np.where(ttft > 0, ttft * MS, -1),
+    )
+
+
 def many_requests(n: int, gap_ms: float, longest: int) -> Trace:
     """Return requests with common beginnings and short outputs, each within a length, at a steady random rate."""
     rng = np.random.default_rng(n)
@@ -91,10 +126,12 @@ def many_requests(n: int, gap_ms: float, longest: int) -> Trace:
     )
 
 
-def run_random(seed: int) -> Agreement:
+def run_random(seed: int, policies: tuple[str, ...] = POLICIES) -> Agreement:
     """Compare one random case: trace, policy, blocks, seats, prefix cache and depth follow from the seed."""
     rng = np.random.default_rng(seed)
-    trace, label = random_trace(rng), str(rng.choice(POLICIES))
+    trace, label = random_trace(rng), str(rng.choice(policies))
+    if policies is RELATED:
+        trace = named(trace, rng)
     largest = int((trace.prompt_tokens + trace.output_tokens).max())
     blocks = -(-(largest - 1) // 16) + 1 + int(rng.choice([0, 1, 3, 10, 40, 1000]))
     seqs, depth, cache = int(rng.choice([1, 3, 20, 64])), int(rng.integers(1, 3)), bool(rng.random() < 0.75)

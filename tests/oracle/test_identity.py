@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_runner.cross_check import Case, quick_cases, run_case
-from tests.oracle.random_cases import run_random
+from tests.oracle.random_cases import RELATED, run_random
 
 PUBLIC = Path(os.environ.get("PREFILLSIM_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
 TRACES = PUBLIC if PUBLIC.is_dir() else None
@@ -25,4 +25,10 @@ def test_every_policy_makes_vllm_s_batches(case: Case) -> None:
 def test_random_requests_in_little_memory(seed: int) -> None:
     """Any policy, any objectives, shared prefixes, blocks for hardly more than one request, both depths."""
     found = run_random(seed)
+    assert found.identical, str(found.first)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_orderings_and_chunkings_of_neighbouring_systems(seed: int) -> None:
+    found = run_random(seed, RELATED)
     assert found.identical, str(found.first)
