@@ -215,12 +215,14 @@ def misfits(then: Baseline, now: Baseline, *, failed: bool = False) -> list[str]
         failed: some runs have failed, so that what is missing is their fault.
     """
     before, after = then.by_key(), now.by_key()
-    sentences = []
+    sentences: list[str] = []
     if new := [cell.name for key, cell in after.items() if key not in before]:
         sentences.append(f"the baseline does not have {_named(new)}")
     if gone := [cell.name for key, cell in before.items() if key not in after and not failed]:
         sentences.append(f"the baseline has {_named(gone)}, which the file no longer asks for")
-    seeds, changed, traces = [], {}, []
+    seeds: list[str] = []
+    traces: list[str] = []
+    changed: dict[str, dict[str, None]] = {}
     for key in before.keys() & after.keys():
         old, cell = before[key], after[key]
         if old.seeds.keys() != cell.seeds.keys() and not failed:

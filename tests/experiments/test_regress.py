@@ -11,10 +11,11 @@ from xml.etree import ElementTree
 import pytest
 
 from costmodels.linear import LinearCost
-from experiments.config import ConfigError
 from experiments.regress import Check, misfits
 from experiments.regress_baseline import baseline_of, read_baseline
-from policies.chunking.deadline_fill import DeadlineFill
+from experiments.run import CellResult
+from policies.chunking.fixed import Fixed
+from policies.views import Grant
 
 Cli = Callable[..., Any]
 
@@ -30,9 +31,6 @@ workload = "mixed:arrivals=all-at-once"
 limit = 40
 """
 """Saturated from the first request to the last, so that goodput is as exact a mirror of step times as there can be."""
-
-PLANTED = 40
-"""One token in so many is taken from what SLOWeave grants."""
 
 PLUGIN = """
 from policies import Chunking, Grant, register
@@ -200,7 +198,7 @@ def test_a_run_that_fails_is_reported_and_never_becomes_a_baseline(cli: Cli) -> 
     )
     assert cli("regress", "runs.toml", "--update").code == 0
     before = Path("runs.baseline.json").read_bytes()
-    Path("mine.py").write_text(PLUGIN.format(grant="1 // (batch.n_decode < 3)"))
+    Path("mine.py").write_text(PLUGIN.format(grant="64 // (batch.n_decode < 3)"))
     done = cli("regress", "runs.toml", "--junit", "junit.xml", "--markdown", "summary.md")
     assert done.code == 1
     assert "runs.toml: 2 runs failed" in done.out
@@ -295,8 +293,6 @@ def test_our_own_baselines_fit_their_files(file: Path) -> None:
     """Cells, configurations, seeds and traces; `make regress` makes the runs."""
     check = Check.of(file, None, None, update=False)
     assert check.baseline is not None
-    from experiments.run import CellResult
-
     nothing = {cell.key: CellResult(cell.key, {}) for cell in check.experiment.cells}
     assert misfits(check.baseline, baseline_of(check.experiment.cells, nothing)) == []
 
@@ -304,30 +300,22 @@ def test_our_own_baselines_fit_their_files(file: Path) -> None:
 def test_a_planted_percent_in_a_policy_is_caught_by_our_own_baseline(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SLOWeave's chunks a few tokens short of what the deadline allows cost about 1 % of its goodput on `mixed`."""
+    """Chunks of 253 tokens where the policy says 256 prefill 1.2 % less per step."""
     ours = ROOT / "experiments" / "baselines" / "serving.toml"
     baseline = read_baseline(ours.with_name("serving.baseline.json"))
     assert baseline is not None
-    mixed = [c for c in baseline.cells if c.trace == "mixed" and c.policy == "sloweave"]
+    mixed = [c for c in baseline.cells if c.trace == "mixed" and c.policy == "fcfs+fixed:chunk=256"]
     file = tmp_path / "serving.toml"
-    text = re.sub(r"policies = .*", 'policies = ["sloweave"]', ours.read_text())
+    text = re.sub(r"policies = .*", 'policies = ["fcfs+fixed:chunk=256"]', ours.read_text())
     file.write_text(re.sub(r"workload = .*", 'workload = ["mixed"]', text))
     file.with_name("serving.baseline.json").write_text(baseline.model_copy(update={"cells": tuple(mixed)}).text())
-    assert cli("regress", str(file)).code == 0
-    grant = DeadlineFill.grant
-
-    def short(self: DeadlineFill, batch: Any) -> Any:
-        right = grant(self, batch)
-        return right._replace(tokens=right.tokens - right.tokens // PLANTED)
-
-    monkeypatch.setattr(DeadlineFill, "grant", short)
+    unchanged = cli("regress", str(file))
+    assert unchanged.code == 0, unchanged.out
+    assert "are those of the baseline" in unchanged.out
+    monkeypatch.setattr(Fixed, "grant", lambda self, batch: Grant(self.chunk - 3))
     done = cli("regress", str(file), "--json")
     assert done.code == 1
+    assert not done.json["files"][0]["faults"]
     (row,) = [row for row in done.json["files"][0]["figures"] if row["figure"] == "goodput"]
     assert row["verdict"] == "worse"
-    assert -1.5 < row["percent"] < -0.5
-
-
-def test_reading_a_folder_as_a_baseline_is_a_user_s_error(tmp_path: Path) -> None:
-    with pytest.raises((ConfigError, OSError)):
-        read_baseline(tmp_path)
+    assert -1.5 < row["percent"] < -0.75

@@ -1,6 +1,7 @@
 """Verdicts on any figures: what must hold whatever the runs came to."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from experiments.regress import Check, Outcome, Row, judge, misfits
 from experiments.regress_baseline import Baseline, CellFigures, SeedFigures
-from experiments.regress_metrics import METRICS, Tolerances
+from experiments.regress_metrics import METRICS, Metric, Tolerances
 from experiments.regress_report import junit, markdown
 from sim.stats import t_interval
 
@@ -23,15 +24,10 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1
 
 @st.composite
 def baselines(draw: st.DrawFn) -> Baseline:
-    n = draw(st.integers(1, 4))
+    n, names = draw(st.integers(1, 3)), draw(st.sampled_from([NAMES, NAMES[:3]]))
     cells = []
     for policy in draw(st.lists(texts, min_size=1, max_size=3, unique=True)):
-        seeds = {
-            seed: SeedFigures(
-                trace="t", metrics={name: draw(values) for name in draw(st.sampled_from([NAMES, NAMES[:3]]))}
-            )
-            for seed in range(n)
-        }
+        seeds = {seed: SeedFigures(trace="t", metrics={name: draw(values) for name in names}) for seed in range(n)}
         point = draw(st.dictionaries(texts, st.none() | st.integers() | texts, max_size=2))
         cells.append(
             CellFigures(policy=policy, trace=draw(texts), point=point, configuration={"policy": "p"}, seeds=seeds)
@@ -57,17 +53,17 @@ def rows_of(rows: list[Row], name: str) -> list[Row]:
     return [row for row in rows if row.metric.name == name]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(baselines())
 def test_text_reads_back_and_has_a_line_per_run(baseline: Baseline) -> None:
     text = baseline.text()
     assert Baseline.model_validate_json(text) == baseline
     runs = sum(len(cell.seeds) for cell in baseline.cells)
     assert sum('"metrics"' in line for line in text.split("\n")) >= runs
-    assert text.count("\n") == 5 + sum(8 + len(cell.seeds) - 1 for cell in baseline.cells)
+    assert text.count("\n") == 6 + sum(8 + len(cell.seeds) for cell in baseline.cells)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(baselines())
 def test_nothing_differs_from_itself(baseline: Baseline) -> None:
     rows = judge(baseline, baseline, judged_all(0))
@@ -75,7 +71,7 @@ def test_nothing_differs_from_itself(baseline: Baseline) -> None:
     assert misfits(baseline, baseline) == []
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(
     baselines(), st.sampled_from(NAMES), st.integers(-300, 300).filter(bool), st.integers(0, 300).map(lambda t: t / 100)
 )
@@ -97,65 +93,61 @@ def test_a_figure_is_worse_exactly_beyond_its_tolerance(
             assert row.percent.mean == pytest.approx(percent, rel=1e-6)
 
 
-@settings(deadline=None, max_examples=60)
-@given(baselines(), st.data(), st.floats(0, 5), st.floats(0, 5))
-def test_more_tolerance_is_never_stricter_and_better_is_worse_seen_from_the_other_side(
-    then: Baseline, data: st.DataObject, a: float, b: float
-) -> None:
-    content = json.loads(then.text())
-    for cell in content["cells"]:
-        for figures in cell["seeds"].values():
-            figures["metrics"] = {name: data.draw(values) for name in figures["metrics"]}
-    now = Baseline.model_validate_json(json.dumps(content))
-    strict, loose = (judge(then, now, judged_all(percent)) for percent in sorted((a, b)))
-    for one, other in zip(strict, loose, strict=True):
-        assert other.verdict == one.verdict or other.verdict == "changed" or one.verdict == "unchanged"
-        differences = [
-            y - x
-            for seed, figures in one.cell.seeds.items()
-            for x in [then.by_key()[one.cell.key].seeds[seed].metrics[one.metric.name]]
-            for y in [figures.metrics[one.metric.name]]
-            if x is not None and y is not None
-        ]
-        assert one.difference == t_interval(differences)
-    there = judge(then, now, judged_all(0))
-    back = judge(now, then, judged_all(0))
-    opposite = {"worse": "better", "better": "worse", "unchanged": "unchanged"}
-    for one, other in zip(there, back, strict=True):
-        pairs = one.difference.mean is not None
-        if pairs and {one.verdict, other.verdict} <= opposite.keys() and not _lost_or_gained(one, then, now):
-            assert other.verdict == opposite[one.verdict]
+per_seed = st.lists(st.tuples(values, values), min_size=1, max_size=4)
+measured = st.floats(0, 1e6).map(lambda x: float(f"{x:.10g}"))
 
 
-def _lost_or_gained(row: Row, then: Baseline, now: Baseline) -> bool:
-    sides = [side.by_key()[row.cell.key].seeds for side in (then, now)]
-    return any(
-        (sides[0][s].metrics[row.metric.name] is None) != (sides[1][s].metrics[row.metric.name] is None)
-        for s in sides[0]
-    )
+def one(metric: Metric, figures: Sequence[float | None]) -> Baseline:
+    """Return a baseline of one cell with one figure."""
+    seeds = {seed: SeedFigures(trace="t", metrics={metric.name: value}) for seed, value in enumerate(figures)}
+    return Baseline(package="1", cells=(CellFigures(policy="p", trace="t", point={}, configuration={}, seeds=seeds),))
+
+
+def verdict(metric: Metric, pairs: Sequence[tuple[float | None, float | None]], percent: float) -> str:
+    """Return the verdict on pairs of then and now."""
+    (row,) = judge(one(metric, [a for a, _ in pairs]), one(metric, [b for _, b in pairs]), judged_all(percent))
+    return row.verdict
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.sampled_from(METRICS), per_seed, st.floats(0, 50), st.floats(0, 50))
+def test_more_tolerance_is_never_stricter(metric: Metric, pairs: list[Any], a: float, b: float) -> None:
+    if all(a is None and b is None for a, b in pairs):
+        return
+    strict, loose = (verdict(metric, pairs, percent) for percent in sorted((a, b)))
+    assert loose in (strict, "changed")
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.sampled_from(METRICS), st.lists(st.tuples(measured, measured), min_size=1, max_size=4))
+def test_better_is_worse_seen_from_the_other_side(metric: Metric, pairs: list[tuple[float, float]]) -> None:
+    opposite = {"worse": "better", "better": "worse", "changed": "changed", "unchanged": "unchanged"}
+    there, back = verdict(metric, pairs, 0), verdict(metric, [(b, a) for a, b in pairs], 0)
+    # A difference of the last digits may pass for rounding beside the larger of two numbers only.
+    assert back == opposite[there] or "unchanged" in (there, back)
+
+
+@settings(deadline=None, max_examples=30)
+@given(per_seed)
+def test_the_interval_is_that_of_the_differences(pairs: list[Any]) -> None:
+    metric = METRICS[0]
+    for row in judge(one(metric, [a for a, _ in pairs]), one(metric, [b for _, b in pairs]), judged_all(0)):
+        differences = [b - a for a, b in pairs if a is not None and b is not None]
+        assert row.difference == t_interval(differences)
+        if differences:
+            assert row.now == pytest.approx(sum(b for a, b in pairs if None not in (a, b)) / len(differences))
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_what_is_no_longer_measured_is_worse(metric: Any) -> None:
-    def one(*values: float | None) -> Baseline:
-        seeds = {seed: SeedFigures(trace="t", metrics={metric.name: v}) for seed, v in enumerate(values)}
-        return Baseline(
-            package="1", cells=(CellFigures(policy="p", trace="t", point={}, configuration={}, seeds=seeds),)
-        )
-
-    def verdict(then: Baseline, now: Baseline) -> str:
-        (row,) = judge(then, now, judged_all(50))
-        return row.verdict
-
-    assert verdict(one(1.0, 1.0), one(1.0, None)) == "worse"
-    assert verdict(one(1.0, 1.0), one(None, None)) == "worse"
-    assert verdict(one(1.0, None), one(1.0, 1.0)) == "changed"
-    assert judge(one(None, None), one(None, None), judged_all(0)) == []
-    zero = verdict(one(0.0, 0.0), one(0.1, 0.1))
-    assert zero == ("better" if metric.higher_is_better else "worse")
+def test_what_is_no_longer_measured_is_worse(metric: Metric) -> None:
+    assert verdict(metric, [(1.0, 1.0), (1.0, None)], 50) == "worse"
+    assert verdict(metric, [(1.0, None), (1.0, None)], 50) == "worse"
+    assert verdict(metric, [(1.0, 1.0), (None, 1.0)], 50) == "changed"
+    assert judge(one(metric, [None]), one(metric, [None]), judged_all(0)) == []
+    assert verdict(metric, [(0.0, 0.1)], 50) == ("better" if metric.higher_is_better else "worse")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(baselines(), st.lists(st.text(max_size=20), max_size=2), st.floats(0.5, 2))
 def test_reports_are_well_formed_whatever_the_names(baseline: Baseline, faults: list[str], factor: float) -> None:
     now = changed(baseline, "goodput", factor)
