@@ -18,6 +18,9 @@ LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 12.0, 36.0
 SERIES = 8
 """Colours that the style sheet has; further series have them again, dashed."""
 
+HEADROOM = 0.04
+"""Share of an axis from zero that is left above its largest value."""
+
 LOG_SPREAD = 30
 """Values that differ by more than this factor are drawn on a logarithmic axis."""
 
@@ -83,7 +86,9 @@ class Scale:
         if log:
             positive = every[every > 0]
             return cls(float(positive.min()), high, True) if len(positive) else cls(0.0, 1.0)
-        return cls(min(low, 0.0) if zero else low, high)
+        if not zero:
+            return cls(low, high)
+        return cls(min(low, 0.0), high + HEADROOM * (high - min(low, 0.0)))
 
 
 class Plot:
