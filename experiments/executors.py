@@ -6,7 +6,10 @@ A cell whose process is killed is run again, alone, a few times; then it has fai
 from __future__ import annotations
 
 import itertools
+import os
 import signal
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -49,8 +52,6 @@ class Executor(Protocol):
 
     tries_alone: int
     """How often a lost cell is tried again."""
-    deaths: int
-    """How many processes have been killed over it by then."""
 
     def run(self, cells: Sequence[Cell], folder: Path) -> Iterator[CellResult | Lost]:
         """Yield what has become of each, in any order.
@@ -113,14 +114,13 @@ def _alone(cell: Cell, folder: Path, executor: Executor) -> CellResult:
             return outcome
     if stored is not None:
         return stored
-    times = f"{executor.deaths} times"
-    return CellResult(cell.key, None, error=f"its process was killed {times}, perhaps for want of memory")
+    return CellResult(cell.key, None, error="every process that ran it was killed, perhaps for want of memory")
 
 
 class InProcess:
     """One cell after another, here."""
 
-    tries_alone = deaths = 0
+    tries_alone = 0
 
     def run(self, cells: Sequence[Cell], folder: Path) -> Iterator[CellResult]:
         """See :meth:`Executor.run`."""
@@ -133,7 +133,6 @@ class Processes:
     """Processes on this machine, by joblib."""
 
     tries_alone = DEATHS - 1
-    deaths = DEATHS
 
     def __init__(self, jobs: int):
         self.jobs = jobs
@@ -171,7 +170,7 @@ class Processes:
         from joblib import Parallel, delayed, parallel_config
 
         call, shared = delayed(_run_task), provenance()
-        with parallel_config("loky", inner_max_num_threads=1, initializer=_leave_interrupts_to_the_first_process):
+        with parallel_config("loky", inner_max_num_threads=1, initializer=_serve, initargs=(os.getpid(),)):
             # joblib's one process would be this one; of two, one is kept waiting.
             ahead = "2*n_jobs" if self.jobs > 1 else 1
             pool = Parallel(max(self.jobs, 2), return_as="generator_unordered", batch_size=1, pre_dispatch=ahead)
@@ -205,5 +204,13 @@ def _run_task(cells: list[Cell], folder: Path, shared: dict[str, Any], owner: st
     return [run_cell(cell, folder / cell.key, shared, owner=owner) for cell in cells]
 
 
-def _leave_interrupts_to_the_first_process() -> None:
+def _serve(first: int) -> None:
+    """Leave interrupts to the first process, and do not outlive it, which joblib's processes do by minutes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(first,), daemon=True).start()
+
+
+def _end_with(first: int) -> None:
+    while os.getppid() == first:
+        time.sleep(1)
+    os._exit(1)

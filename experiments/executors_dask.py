@@ -29,7 +29,7 @@ SAME = ("git", "packages", "python")
 """What of their provenance the workers have in common with this process."""
 
 DEATHS = 2
-"""So many workers may be killed over one cell before it is set aside, and so many once it is tried alone."""
+"""So many workers may be killed over one cell before it is set aside, to be tried alone; then it is one."""
 
 DRIVER = "driver"
 """In place of a cell's key, for as long as the driver wants results: workers look whether they see it."""
@@ -45,7 +45,6 @@ class DaskCluster:
     """Workers of an existing cluster; close it after use."""
 
     tries_alone = 1
-    deaths = 2 * DEATHS
 
     def __init__(self, address: str):
         """Connect to the scheduler at ``address``.
@@ -89,8 +88,13 @@ class DaskCluster:
         try:
             self._check(cells, mark)
             workers = len(self._client.scheduler_info()["workers"])
-            futures = {self._submit(task, mark, owner): task for task in tasks_of(cells, max(workers, 1))}
-            done = as_completed(futures)
+            deaths = DEATHS if len(cells) > 1 else 1
+
+            def submit(task: list[Cell]) -> Any:
+                return self._client.submit(_run_task, task, mark, owner, deaths, pure=False)
+
+            futures = {submit(task): task for task in tasks_of(cells, max(workers, 1))}
+            done = as_completed(futures, loop=self._client.loop)
             unexplained, begun = 0, 0
             try:
                 for future in done:
@@ -109,16 +113,13 @@ class DaskCluster:
                         unexplained = unexplained + 1 if begun == before else 0
                         if unexplained == UNEXPLAINED:
                             raise ExecutorLost(f"the Dask workers at {self.address} are killed whatever they run")
-                        again = self._submit(task, mark, owner)
+                        again = submit(task)
                         futures[again] = task
                         done.add(again)
             finally:
                 self._client.cancel(list(futures))
         finally:
             remove_parts(folder, owner)
-
-    def _submit(self, task: list[Cell], mark: Path, owner: str) -> Any:
-        return self._client.submit(_run_task, task, mark, owner, pure=False)
 
     def _check(self, cells: Sequence[Cell], mark: Path) -> None:
         """Refuse workers that see other files or run other code.
@@ -189,7 +190,7 @@ def _unshared(mark: Path) -> str:
     )
 
 
-def _run_task(cells: list[Cell], mark: Path, owner: str) -> list[CellResult | Lost]:
+def _run_task(cells: list[Cell], mark: Path, owner: str, deaths: int) -> list[CellResult | Lost]:
     """Run cells on a worker, none of them twice, and none that workers have been killed over too often.
 
     Raises:
@@ -197,16 +198,16 @@ def _run_task(cells: list[Cell], mark: Path, owner: str) -> list[CellResult | Lo
         OSError: if it cannot be written.
     """
     with _one_at_a_time:
-        return [_outcome(cell, mark, owner) for cell in cells]
+        return [_outcome(cell, mark, owner, deaths) for cell in cells]
 
 
-def _outcome(cell: Cell, mark: Path, owner: str) -> CellResult | Lost:
+def _outcome(cell: Cell, mark: Path, owner: str, deaths: int) -> CellResult | Lost:
     if not mark.is_dir():
         raise ConfigError(f"the worker on {socket.gethostname()} {_unshared(mark)}")
     folder = mark.parent
     stored = stored_result(cell, folder / cell.key)
     if stored is not None:
         return stored
-    if in_progress(folder, owner).count(cell.key) >= DEATHS:
+    if in_progress(folder, owner).count(cell.key) >= deaths:
         return Lost(cell)
     return run_cell(cell, folder / cell.key, provenance(), owner=owner)

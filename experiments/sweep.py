@@ -108,7 +108,9 @@ def run_sweep(
         held.enter_context(keep_finished(folder, len(unique)))
         (folder / CELLS).mkdir(exist_ok=True)
         if alone:
+            # At both ends, for processes that a killed driver has started may end a moment after it.
             remove_parts(folder / CELLS)
+            held.callback(remove_parts, folder / CELLS)
         results = _stored(mine, folder) if resume or shard else {}
         reused = len(results)
         todo = {key: cell for key, cell in mine.items() if key not in results}
