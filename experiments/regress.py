@@ -152,6 +152,12 @@ class Outcome:
         return not (self.counts["worse"] or self.faults or self.failures)
 
     @property
+    def other_version(self) -> str | None:
+        """The version of prefillsim that made the baseline, where it is another."""
+        then = self.check.baseline
+        return None if then is None or then.package == self.now.package else then.package
+
+    @property
     def stale(self) -> bool:
         """Whether the baseline differs from what the runs came to, beyond rounding."""
         return self.check.baseline is None or bool(self.faults) or len(self.rows) != self.counts["unchanged"]
@@ -227,8 +233,8 @@ def misfits(then: Baseline, now: Baseline, *, failed: bool = False) -> list[str]
         old, cell = before[key], after[key]
         if old.seeds.keys() != cell.seeds.keys() and not failed:
             seeds.append(cell.name)
-        for part in sorted(old.configuration.items() ^ cell.configuration.items()):
-            changed.setdefault(part[0].replace("_", " "), {})[cell.name] = None
+        for name, _ in old.configuration.items() ^ cell.configuration.items():
+            changed.setdefault(name.replace("_", " "), {})[cell.name] = None
         if any(old.seeds[s].trace != cell.seeds[s].trace for s in old.seeds.keys() & cell.seeds.keys()):
             traces.append(cell.name)
     if seeds:

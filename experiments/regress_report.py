@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from experiments.output import number, say, table, wrapped
+from experiments.output import say, table, wrapped
 from experiments.regress import Outcome, Row
+from experiments.regress_baseline import baseline_path
 from experiments.report import SHOWN_ROWS, counted
 
 ORDER = ("worse", "better", "changed", "unchanged")
@@ -48,22 +50,37 @@ def document(outcome: Outcome) -> dict[str, Any]:
 
 
 def verdict_line(outcome: Outcome) -> str:
-    """Return the whole in one sentence."""
-    counts = outcome.counts
-    again = f"`prefillsim regress {outcome.check.file} --update`"
+    """Return the whole in one sentence, with the command that accepts it where there is something to accept."""
+    counts, total = outcome.counts, len(outcome.rows)
     if outcome.failures:
         return f"{counted(len(outcome.failures), 'run')} failed"
+    if outcome.passed and not counts["better"]:
+        if counts["changed"]:
+            return f"{_of(counts['changed'], total)} different, within the tolerances{_version(outcome)}"
+        return f"all {total} figures are those of the baseline"
+    found = []
     if counts["worse"]:
-        return f"{counted(counts['worse'], 'figure')} of {len(outcome.rows)} worse than the tolerance allows"
-    if outcome.faults:
-        return f"baseline and file are not about the same runs; if that is meant, {again}"
+        found.append(f"{_of(counts['worse'], total)} worse than the tolerances allow")
     if counts["better"]:
-        return (
-            f"{counted(counts['better'], 'figure')} of {len(outcome.rows)} better than the baseline; {again} keeps that"
-        )
-    if counts["changed"]:
-        return f"{counted(counts['changed'], 'figure')} of {len(outcome.rows)} differ, within the tolerances"
-    return f"all {len(outcome.rows)} figures are those of the baseline"
+        found.append(f"{_of(counts['better'], total)} better than the baseline")
+    if outcome.faults:
+        found.append("baseline and file are not about the same runs")
+    meant = "keep that with" if outcome.passed else "if that is meant,"
+    return f"{', '.join(found)}{_version(outcome)}; {meant} `{_update_command(outcome)}`"
+
+
+def _of(n: int, total: int) -> str:
+    return f"{n} of {total} figures {'is' if n == 1 else 'are'}"
+
+
+def _version(outcome: Outcome) -> str:
+    return f" (made by prefillsim {outcome.other_version})" if outcome.other_version else ""
+
+
+def _update_command(outcome: Outcome) -> str:
+    check = outcome.check
+    elsewhere = [] if check.baseline_file == baseline_path(check.file) else ["--baseline", str(check.baseline_file)]
+    return shlex.join(["prefillsim", "regress", str(check.file), *elsewhere, "--update"])
 
 
 def show(outcome: Outcome) -> None:
@@ -85,7 +102,7 @@ def show_update(outcome: Outcome, written: bool) -> None:
     say(*(f"- {cell.name}" for key, cell in before.items() if key not in after))
     for row in _sorted(outcome.rows):
         _, _, _, then, now, difference, *_ = _cells(row)
-        say(f"~ {row.cell.name}: {row.metric.title}: {then} -> {now} ({difference})")
+        say(f"~ {row.cell.name}: {row.metric.title}: {then} -> {now}, {difference}")
     what = "written" if written else "up to date, nothing is written"
     say(f"{outcome.check.baseline_file}: {what}")
 
@@ -166,7 +183,9 @@ def _cells(row: Row) -> tuple[str, str, str, str, str, str, str, str]:
 
 def _digits(value: float | None) -> str:
     """Return a value with the digits that a change of a thousandth takes to see."""
-    return number(value) if value is None or abs(value) >= 1000 else f"{value:.5g}"
+    if value is None:
+        return "-"
+    return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.5g}"
 
 
 def _difference(row: Row) -> str:

@@ -1,5 +1,6 @@
 """``prefillsim regress``: silent on an unchanged tree, exit code 1 for a planted regression, one sentence on errors."""
 
+import errno
 import json
 import re
 import shutil
@@ -14,6 +15,7 @@ from costmodels.linear import LinearCost
 from experiments.regress import Check, misfits
 from experiments.regress_baseline import baseline_of, read_baseline
 from experiments.run import CellResult
+from experiments.sweep import Interrupted, Stopped
 from policies.chunking.fixed import Fixed
 from policies.views import Grant
 
@@ -45,16 +47,20 @@ class Mine(Chunking):
 """
 
 
-@pytest.fixture
-def at_once(cli: Cli) -> Path:
-    """A file of runs with its baseline, in the working directory."""
-    file = Path("runs.toml")
+@pytest.fixture(scope="module")
+def baseline_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The baseline of :data:`AT_ONCE`."""
+    file = tmp_path_factory.mktemp("baseline") / "runs.toml"
     file.write_text(AT_ONCE)
-    made = cli("regress", "runs.toml", "--update")
-    assert made.code == 0, made.err
-    assert "+ vllm-default on mixed" in made.out
-    assert made.out.splitlines()[-1] == "runs.baseline.json: written"
-    return file
+    return Check.of(file, None, None, update=True).run().now.text()
+
+
+@pytest.fixture
+def at_once(cli: Cli, baseline_text: str) -> Path:
+    """A file of runs with its baseline, in the working directory."""
+    Path("runs.baseline.json").write_text(baseline_text)
+    Path("runs.toml").write_text(AT_ONCE)
+    return Path("runs.toml")
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, per_mille: int) -> None:
@@ -62,6 +68,15 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, per_mille: int) -> None:
     step_ns = LinearCost.step_ns
     # Coefficients are whole microseconds, so this is exact.
     monkeypatch.setattr(LinearCost, "step_ns", lambda self, *a: step_ns(self, *a) * (1000 + per_mille) // 1000)
+
+
+def test_update_writes_the_first_baseline(cli: Cli, baseline_text: str) -> None:
+    Path("runs.toml").write_text(AT_ONCE)
+    made = cli("regress", "runs.toml", "--update")
+    assert (made.code, made.err) == (0, "")
+    cells = [f"+ {policy} on mixed:arrivals=all-at-once" for policy in ("fcfs+full", "vllm-default")]
+    assert made.out.splitlines() == [*cells, "runs.baseline.json: written"]
+    assert Path("runs.baseline.json").read_text() == baseline_text
 
 
 @pytest.mark.usefixtures("at_once")
@@ -105,18 +120,18 @@ def test_steps_one_percent_longer_are_caught_as_one_percent(cli: Cli, monkeypatc
     shown = cli("regress", "runs.toml")
     assert shown.code == 1
     assert "-0.99 %" in shown.out
-    assert "worse than the tolerance allows" in shown.out.splitlines()[-1]
+    assert "worse than the tolerances allow" in shown.out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
     ("per_mille", "options", "code", "said"),
     [
-        (4, [], 0, "differ, within the tolerances"),
-        (4, ["--tolerance", "goodput:0.3"], 1, "worse than the tolerance allows"),
-        (4, ["--tolerance", "throughput:0"], 1, "worse than the tolerance allows"),
-        (20, ["--tolerance", "goodput:3,p99:3"], 0, "differ, within the tolerances"),
-        (20, ["--tolerance", "goodput:3,p99:3,jct_p99:1"], 1, "2 figures of"),
-        (-20, [], 0, "better than the baseline; `prefillsim regress runs.toml --update` keeps that"),
+        (4, [], 0, "different, within the tolerances"),
+        (4, ["--tolerance", "goodput:0.3"], 1, "worse than the tolerances allow"),
+        (4, ["--tolerance", "throughput:0"], 1, "worse than the tolerances allow"),
+        (20, ["--tolerance", "goodput:3,p99:3"], 0, "different, within the tolerances"),
+        (20, ["--tolerance", "goodput:3,p99:3,jct_p99:1"], 1, "2 of 18 figures are worse"),
+        (-20, [], 0, "better than the baseline; keep that with `prefillsim regress runs.toml --update`"),
     ],
 )
 @pytest.mark.usefixtures("at_once")
@@ -144,7 +159,7 @@ def test_update_says_what_changes_and_settles_it(cli: Cli, monkeypatch: pytest.M
     slow_down(monkeypatch, 10)
     done = cli("regress", "runs.toml", "--update")
     assert done.code == 0
-    assert re.search(r"^~ vllm-default on mixed:\S+: goodput, req/s: \S+ -> \S+ \(-0\.99 %", done.out, re.MULTILINE)
+    assert re.search(r"^~ vllm-default on mixed:\S+: goodput, req/s: \S+ -> \S+, -0\.99 %", done.out, re.MULTILINE)
     after = Path("runs.baseline.json").read_text().splitlines()
     differ = [new for old, new in zip(before, after, strict=True) if old != new]
     # A line for each run, and none besides.
@@ -169,8 +184,7 @@ def test_a_baseline_of_other_runs_does_not_fit(cli: Cli, at_once: Path, old: str
     done = cli("regress", "runs.toml")
     assert done.code == 1
     assert f"does not fit: {said}" in done.out
-    verdict = done.out.splitlines()[-1]
-    assert "worse than" in verdict or "if that is meant, `prefillsim regress runs.toml --update`" in verdict
+    assert done.out.splitlines()[-1].endswith("; if that is meant, `prefillsim regress runs.toml --update`")
     assert cli("regress", "runs.toml", "--update").code == 0
     assert cli("regress", "runs.toml").code == 0
 
@@ -244,6 +258,37 @@ def test_several_files_are_one_check(cli: Cli, at_once: Path, monkeypatch: pytes
     assert done.json["files"][1]["figures"][0]["ci95"] == [None, None]
 
 
+@pytest.mark.usefixtures("at_once")
+def test_another_version_and_another_place_are_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = Path("runs.baseline.json").read_text()
+    Path("old.json").write_text(re.sub('"package": ".*?"', '"package": "0.0.7"', text))
+    slow_down(monkeypatch, 10)
+    said = cli("regress", "runs.toml", "--baseline", "old.json").out.splitlines()[-1]
+    assert "(made by prefillsim 0.0.7); if that is meant, `prefillsim regress runs.toml --baseline old.json" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (Interrupted("interrupted: 1 of 6 runs are kept in x"), 130, "interrupted; nothing is kept"),
+        (Stopped("a process was killed: 1 of 6 runs are kept in x"), 1, "a process was killed"),
+        (OSError(errno.ENOSPC, "", "y"), 2, "no space left on device while writing y"),
+    ],
+)
+@pytest.mark.usefixtures("at_once")
+def test_a_check_that_ends_early_promises_nothing(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
+) -> None:
+    def stop(*args: Any, **options: Any) -> None:
+        if isinstance(error, OSError):
+            error.add_note("1 of 6 runs are kept in x")
+        raise error
+
+    monkeypatch.setattr("experiments.regress.run_sweep", stop)
+    done = cli("regress", "runs.toml", "--update")
+    assert (done.code, done.out, done.err) == (code, "", f"prefillsim: {said}\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -286,6 +331,21 @@ def test_a_broken_baseline_is_written_anew(cli: Cli, at_once: Path) -> None:
     assert cli("regress", str(at_once)).code == 2
     assert cli("regress", str(at_once), "--update").code == 0
     assert baseline.read_text() == right
+
+
+def test_the_readme_s_file_and_workflow_run(cli: Cli) -> None:
+    readme = (ROOT / "README.md").read_text().partition("## In your CI")[2]
+    Path("ci").mkdir()
+    (toml,) = re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)
+    Path("ci/serving.toml").write_text(toml.replace("limit = 300", "limit = 30"))
+    (update, *_) = re.findall(r"^    prefillsim (.*?)(?: +#.*)?$", readme, re.MULTILINE)
+    assert cli(*update.split()).code == 0
+    (command,) = re.findall(r"- run: prefillsim (.*)", readme)
+    arguments = command.replace('"$GITHUB_STEP_SUMMARY"', "summary.md").replace("ci/*.toml", "ci/serving.toml").split()
+    done = cli(*arguments)
+    assert done.code == 0, done.err
+    assert Path("summary.md").read_text().startswith("## prefillsim regress: passed")
+    assert ElementTree.parse("regress.xml").getroot().find("testsuite") is not None
 
 
 @pytest.mark.parametrize("file", OURS, ids=lambda file: file.stem)
