@@ -24,6 +24,12 @@ from costmodels.table import AXES, TableCost
 
 FORMAT_VERSION = 1
 
+MOST_NESTED = 20
+"""Models within models; each is evaluated by calling the next."""
+
+MOST_KNOTS = 1 << 15
+"""Of one axis of a table."""
+
 FRACTION = re.compile(r"-?[0-9]{1,60}([/.][0-9]{1,60})?")
 """A share; without exponents, for 1e99999999 takes minutes to write out."""
 
@@ -83,6 +89,21 @@ def _read(name: str) -> Any:
         raise CostModelError(f"cost model {name} is not JSON: {e}") from None
 
 
+def _deeper(data: Any, most: int) -> bool:
+    """Whether arrays and objects lie within each other more than ``most`` deep."""
+    level = [data]
+    for _ in range(most):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) < len(pairs):
@@ -99,6 +120,8 @@ def cost_model_from_dict(data: Any, source: str = "cost model") -> CostModel:
     """
     if not isinstance(data, dict):
         raise CostModelError(f"{source}: a cost model is a JSON object, not {_json_type(data)}")
+    if _deeper(data, MOST_NESTED):
+        raise CostModelError(f"{source}: a cost model is nested no more than {MOST_NESTED} deep")
     version = data.get("version", FORMAT_VERSION)
     if type(version) is not int or version != FORMAT_VERSION:
         newer = "; it was written by a newer version" if type(version) is int and version > FORMAT_VERSION else ""
@@ -192,6 +215,9 @@ def _nnls(data: dict[str, Any], source: str) -> NnlsCost:
 def _table(data: dict[str, Any], source: str) -> TableCost:
     _check_fields(data, source, [*AXES, "cells_ns", "beyond_ns", "longest", "lookup"], ["name", "source"])
     cells = _object(data, "cells_ns")
+    for axis in AXES:
+        if len(_array(data, axis)) > MOST_KNOTS:
+            raise CostModelError(f"{source}: {axis} has more than {MOST_KNOTS} knots")
     return TableCost(
         name=data.get("name", source),
         **{axis: _array(data, axis) for axis in AXES},
@@ -214,8 +240,25 @@ def _boosted(data: dict[str, Any], source: str) -> BoostedCost:
         if not isinstance(tree, dict):
             raise CostModelError(f"{where} is {_json_type(tree)}; it must be an object")
         _check_fields(tree, where, list(Tree._fields), [])
-        trees.append(Tree(*(_array(tree, what) for what in Tree._fields)))
+        trees.append(_tree(Tree(*(_array(tree, what) for what in Tree._fields)), where))
     return BoostedCost(data.get("name", source), base, tuple(trees), data.get("source", ""))
+
+
+def _tree(tree: Tree, where: str) -> Tree:
+    """Return the tree, unless two nodes have the same child: written out, such a tree doubles with every level."""
+    children = [
+        child
+        for what, *both in zip(tree.inputs, tree.left, tree.right, strict=False)
+        if type(what) is int and what >= 0
+        for child in both
+        if type(child) is int
+    ]
+    if len(set(children)) < len(children):
+        raise CostModelError(f"{where}: two nodes have the same child")
+    for child in (*tree.left, *tree.right):
+        if type(child) is int and not -1 <= child < len(tree.inputs):
+            raise CostModelError(f"{where}: {child} is no node of it")
+    return tree
 
 
 def _residuals(data: Any, source: str) -> ResidualTable:

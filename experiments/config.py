@@ -7,6 +7,7 @@ Every error names the layer and the key that it came from.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -195,6 +196,13 @@ PLAIN = {
 }
 """Plainer words for some of pydantic's error types."""
 
+MOST_TEXT, MOST_DOTS, MOST_BITS = 1 << 20, 16, 256
+"""Characters of a TOML file, dots of a key in it, and bits of a number."""
+
+_PART = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
+DOTTED = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{MOST_DOTS + 1}}}")
+"""A key with too many dots, for which the parser takes a time that grows with their square."""
+
 FILE_KEYS = ("trace.file", "cost_model", "policy_cost_model")
 
 
@@ -245,14 +253,16 @@ class Draft:
             ConfigError: if it cannot be read or is not TOML.
         """
         try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             raise ConfigError(f"{path}: there is no such file{_nearest_file(path)}") from None
         except IsADirectoryError:
             raise ConfigError(f"{path} is a folder; give a TOML file") from None
         except UnicodeDecodeError:
             raise ConfigError(f"{path} is not text; give a TOML file") from None
-        except tomllib.TOMLDecodeError as e:
+        try:
+            data = read_toml(text)
+        except ValueError as e:
             raise ConfigError(f"{path} is not valid TOML: {e}") from None
         for key, value in data.items():
             self.put(key, value, str(path))
@@ -278,8 +288,8 @@ class Draft:
         if not equals or not all(p.replace("_", "").isalnum() for p in key.split(".")):
             raise ConfigError(f"--set {text!r} should read key=value, like --set engine.max_num_seqs=64")
         try:
-            parsed = tomllib.loads(f"value = {value}")
-        except tomllib.TOMLDecodeError:
+            parsed = read_toml(f"value = {value}")
+        except ValueError:
             parsed = {}
         value = parsed["value"] if parsed.keys() == {"value"} else value.strip()
         self.put(key, value, f"--set {key}", "--set")
@@ -349,6 +359,36 @@ class Draft:
         # An option, or a key of another name, says itself what it is.
         what = origin if origin.startswith("--") or ": " in origin else f"{origin}: {key}"
         return f"{what} is {first['input']!r}, but {message}"
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """Parse TOML of a configuration's size.
+
+    Raises:
+        ValueError: if it is not TOML, too large, or nested too deeply; reading such text would take for ever.
+    """
+    if len(text) > MOST_TEXT:
+        raise ValueError(f"it has more than {MOST_TEXT:,} characters")
+    if DOTTED.search(text):
+        raise ValueError(f"a key has more than {MOST_DOTS} dots")
+    try:
+        data = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    _check_values(data, 0)
+    return data
+
+
+def _check_values(value: Any, depth: int) -> None:
+    if depth > MOST_DOTS:
+        raise ValueError("it is nested too deeply")
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_values(inner, depth + 1)
+    elif isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise ValueError(f"a number has more than {MOST_BITS} bits")
+    elif isinstance(value, str) and "\0" in value:
+        raise ValueError("a text has a zero byte")
 
 
 def known_keys(tables: Iterable[str] = ()) -> list[str]:

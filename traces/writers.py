@@ -20,6 +20,9 @@ from traces.schema import NONE, Trace, TraceError
 
 MS = 1_000_000
 
+MOST_BLOCKS, MOST_IDS = 1 << 22, 1 << 28
+"""Hash ids of one prompt, and of a whole timed-trace: some gigabytes of text."""
+
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
@@ -84,10 +87,17 @@ def write_timed_trace(trace: Trace, path: Path, block_size: int) -> None:
     timed_trace --timed-trace-chunk-hash-size BLOCK_SIZE --timed-trace-sec-multiplier 0.001``.
 
     Raises:
-        TraceError: if the trace is empty, or the file cannot be written.
+        TraceError: if the trace is empty, its prompts are too long for blocks of this size, or the file cannot be
+            written.
     """
     if not len(trace):
         raise TraceError(f"{path}: a trace without requests cannot be written as timed-trace")
+    blocks = -(-trace.prompt_tokens // block_size)
+    if blocks.max() > MOST_BLOCKS or blocks.sum() > MOST_IDS:
+        raise TraceError(
+            f"{path}: {int(blocks.sum()):,} hash ids would be written, {int(blocks.max()):,} of them for one prompt; "
+            f"the most are {MOST_IDS:,} and {MOST_BLOCKS:,}, so give a larger block size than {block_size}"
+        )
     columns = (trace.arrival_ns, trace.prompt_tokens, trace.output_tokens)
     with whole_file(path) as file:
         for (arrival, prompt, output), hashes in zip(

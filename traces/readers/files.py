@@ -60,8 +60,8 @@ def _bytes(path: Path, problems: Problems) -> bytes:
         problems.fatal("this is a folder; a trace is one file")
     except PermissionError:
         problems.fatal("the file may not be read (permission denied)")
-    except OSError as e:
-        problems.fatal(f"the file cannot be read ({e.strerror})")
+    except (OSError, ValueError) as e:  # a path with a zero byte is a wrong value
+        problems.fatal(f"the file cannot be read ({getattr(e, 'strerror', None) or e})")
 
 
 def _nearest(path: Path) -> str:

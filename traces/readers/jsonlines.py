@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 
 from traces.readers.problems import Problems
-from traces.readers.table import Table
+from traces.readers.table import MOST_COLUMNS, Table
 from traces.readers.tabular import warn_blank
 from traces.readers.values import MISSING
-
-MOST_KEYS = 1000
-"""Most different keys of a trace's objects; each makes a column of all rows."""
 
 
 def read_json_lines(text: str, problems: Problems) -> Table:
@@ -43,7 +40,7 @@ def read_json_lines(text: str, problems: Problems) -> Table:
             problems.error(number, None, f"the line holds {_kind(value)}; a JSON object is needed")
     # Keys in the order in which they appear; a set would have an order of its own.
     keys = dict.fromkeys(key for o in objects for key in o)
-    if len(keys) > MOST_KEYS:
+    if len(keys) > MOST_COLUMNS:
         problems.fatal(f"the objects have {len(keys):,} different keys; requests share a few")
     table = Table({k: [o.get(k, MISSING) for o in objects] for k in keys}, np.array(at, dtype=np.int64), problems)
     warn_blank(text, 1, np.array(numbers, dtype=np.int64), problems)

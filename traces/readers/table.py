@@ -22,6 +22,9 @@ from traces.readers.values import (
 )
 from traces.schema import LATEST_NS, NONE, IntArray
 
+MOST_COLUMNS = 100
+"""More columns than that are no trace; each has a place for every row."""
+
 MOST_TOKENS = 2**31
 """Longest prompt or output that is believed."""
 

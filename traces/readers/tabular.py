@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from traces.readers.problems import Problems
-from traces.readers.table import Table
+from traces.readers.table import MOST_COLUMNS, Table
+from traces.readers.values import listed
 from traces.schema import IntArray
 
 
@@ -34,7 +35,12 @@ def read_csv(text: str, problems: Problems) -> Table:
 
 
 def _header(line: str, number: int, problems: Problems) -> list[str]:
-    names = [name.strip() for name in next(csv.reader([line]))]
+    try:
+        names = [name.strip() for name in next(csv.reader([line]))]
+    except csv.Error as e:
+        problems.fatal(f"the header cannot be read ({e})", number)
+    if len(names) > MOST_COLUMNS:
+        problems.fatal(f"the header names {len(names):,} columns; a trace has a few", number)
     seen: set[str] = set()
     for position, name in enumerate(names, 1):
         if not name:
@@ -78,7 +84,7 @@ def _read_careful(names: list[str], body: str, first: int, problems: Problems) -
             problems.error(
                 line,
                 None,
-                f"there are {len(fields)} values, the header names {len(names)} columns ({', '.join(names)})",
+                f"there are {len(fields)} values, the header names {len(names)} columns ({listed(names)})",
             )
     columns = {name: pa.array([row[j] for row in rows], type=pa.string()) for j, name in enumerate(names)}
     at = np.array(lines, dtype=np.int64)
@@ -96,7 +102,8 @@ def _rows(body: str, first: int, problems: Problems) -> Iterator[tuple[int, list
         except StopIteration:
             return
         except csv.Error as e:
-            problems.error(line, None, f"the quotes do not match ({e})")
+            what = "a value is too long" if "field limit" in str(e) else "the quotes do not match"
+            problems.error(line, None, f"{what} ({e})")
             continue
         if any(field.strip() for field in fields) or len(fields) > 1:
             yield line, fields
