@@ -1,4 +1,4 @@
-"""Figures 4 and 6 to 10 and Table 2 of PrefillOnly as pictures, and the table of ratios."""
+"""Figures 6 to 9 of PrefillOnly as pictures, and the table of ratios."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from experiments.plotting import (
 from experiments.prefillonly.grid import CREDIT, POST, SHUFFLED, TITLES, Grid, Point
 from experiments.prefillonly.sustained import CLAIM, LATENCIES, LEVELS
 from experiments.prefillonly.systems import SETUPS
-from experiments.prefillonly.table2 import figure4_rows, figure10_rows, table2_rows
 from experiments.tables import Rows
 from sim.stats import t_interval
 
@@ -153,65 +152,6 @@ def draw_figure9(grid: Grid, folder: Path, setup: str = "h100") -> list[Path]:
         return save_figure(figure, folder, "figure9", rows)
 
 
-def draw_figure4(folder: Path) -> list[Path]:
-    """Write Figure 4: the tensors of one MLP over 32,768 tokens, and how many times one layer's KV they are."""
-    rows = [{**r, "of_layer_kv": float(r["of_layer_kv"])} for r in figure4_rows()]
-    with new_figure(NARROW * 1.35, 1.7) as figure:
-        axis = figure.subplots()
-        gib = [r["bytes"] / 2**30 for r in rows]
-        axis.barh(range(len(rows)), gib, height=0.6, color=BLUE)
-        for k, row in enumerate(rows):
-            paper = "" if row["paper"] is None else f" [{row['paper']}×]"
-            axis.annotate(
-                f"{row['of_layer_kv']:g}× one layer's KV{paper}",
-                (gib[k], k),
-                (4, 0),
-                textcoords="offset points",
-                va="center",
-            )
-        axis.set_yticks(range(len(rows)), [r["tensor"] for r in rows])
-        axis.invert_yaxis()
-        axis.grid(False, axis="y")
-        axis.set_xlim(0, 2.4 * max(gib))
-        axis.set_xlabel("GiB")
-        figure.suptitle("Figure 4: MLP of Llama-3.1-8B, 32,768 tokens [paper]")
-        return save_figure(figure, folder, "figure4", rows)
-
-
-def draw_figure10(folder: Path) -> list[Path]:
-    """Write Figure 10: what each part of hybrid prefilling adds to the maximum input length."""
-    rows = figure10_rows()
-    with new_figure(NARROW * 1.35, 2.2) as figure:
-        axis = figure.subplots()
-        axis.barh(range(len(rows)), [r["ours"] for r in rows], height=0.6, color=BLUE)
-        for k, row in enumerate(rows):
-            paper = "" if row["paper"] in (None, 1.0) else f" [{row['paper']:g}×]"
-            axis.annotate(
-                f"{row['times_paged']:.1f}×{paper}", (row["ours"], k), (4, 0), textcoords="offset points", va="center"
-            )
-        axis.set_yticks(range(len(rows)), [r["variant"] for r in rows])
-        axis.invert_yaxis()
-        axis.grid(False, axis="y")
-        axis.set_xlim(0, 1.4 * max(r["ours"] for r in rows))
-        axis.locator_params(axis="x", nbins=4)
-        axis.xaxis.set_major_formatter("{x:,.0f}")
-        axis.set_xlabel("maximum input length (tokens)")
-        figure.suptitle("Figure 10: A100 40 GB, Qwen-32B FP8 [paper]")
-        return save_figure(figure, folder, "figure10", rows)
-
-
-def draw_table2(folder: Path) -> list[Path]:
-    """Write Table 2: maximum input lengths, ours beside the paper's, and the ticks for both workloads."""
-    rows = table2_rows()
-    gpus = list(dict.fromkeys(r["gpu"] for r in rows))
-    by = {(r["system"], r["gpu"]): r for r in rows}
-    header = ["system", *(f"{gpu}\nours [paper] ticks" for gpu in gpus)]
-    cells = [[NAMES[s], *(_length(by[s, g]) for g in gpus)] for s in NAMES]
-    within = sum(r["within"] for r in rows)
-    title = f"Table 2: maximum input length in tokens; {within} of {len(rows)} within 20 %; ticks: post / credit"
-    return draw_table(header, cells, title, folder, "table2", rows)
-
-
 def draw_ratios(ratios: Rows, folder: Path) -> list[Path]:
     """Write the table of ratios: the QPS that PrefillOnly sustains over each baseline's, at equal latency."""
     by = {(r["setup"], r["workload"], r["system"], r["metric"], r["level_at"]): r for r in ratios}
@@ -237,12 +177,6 @@ def ratio_text(row: dict[str, Any]) -> str:
 
 def _times(level: float) -> str:
     return "x" if level == 1 else f"x/{1 / level:g}" if level < 1 else f"{level:g}x"
-
-
-def _length(row: dict[str, Any]) -> str:
-    ticks = "/".join("yes" if row[w] else "no" for w in ("wl1_ours", "wl2_ours"))
-    mark = "" if row["within"] else " *"
-    return f"{row['ours']:,} [{row['paper']:,}] {ticks}{mark}"
 
 
 def _curves(axis: Any, rows: Rows) -> None:

@@ -29,8 +29,8 @@ def chunked_prefill(prefiller: Prefiller, ids: torch.Tensor, chunk: int) -> torc
     plain = prefiller.with_switches(PLAIN)
     tokens = ids.shape[0]
     cache: dict[int, KV] = {}
-    hidden = torch.empty(0)
     for lo in range(0, tokens, chunk):
+        hidden = torch.empty(0)  # or the last chunk's would live beside this one's
 
         def attend(
             layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, lo: int = lo

@@ -25,6 +25,25 @@ class Trace:
     series: list[tuple[int, int]] = field(default_factory=list)
 
 
+def envelope(trace: Trace, points: int) -> list[tuple[int, int, int]]:
+    """Return ``points`` spans of equally many operators: how many had run at its end, least and most bytes alive in it.
+
+    The most of all spans is the trace's peak.
+    """
+    last = trace.series[-1][0] if trace.series else 0
+    spans = []
+    live = at = 0
+    for k in range(1, points + 1):
+        end = k * last // points
+        low = high = live
+        while at < len(trace.series) and trace.series[at][0] <= end:
+            live = trace.series[at][1]
+            low, high = min(low, live), max(high, live)
+            at += 1
+        spans.append((end, low, high))
+    return spans
+
+
 class Tracker(TorchDispatchMode):
     """Counts the bytes of the storages that operators make while it is entered, until each of them dies.
 

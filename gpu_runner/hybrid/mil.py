@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from costmodels.hardware import Gpu, LlmShape
-from costmodels.memory import CHUNK, KEPT, MemoryModel
+from costmodels.memory import CHUNK, MemoryModel
 from gpu_runner.hybrid.baselines import chunked_prefill, whole_prefill
 from gpu_runner.hybrid.errors import HybridError
 from gpu_runner.hybrid.execute import PLAIN, Switches
@@ -91,26 +91,19 @@ class Measured:
         Raises:
             costmodels.hardware.HardwareError: if the weights do not fit.
         """
-        room = MemoryModel(self.llm, gpu).usable_bytes - self.weight_bytes
-        return step * most(lambda n: self.peak_bytes(mode, n * step), room)
+        return step * most(lambda n: self.peak_bytes(mode, n * step), self.room_bytes(gpu))
+
+    def room_bytes(self, gpu: Gpu) -> int:
+        """Return what the weights leave of the memory of ``gpu`` that may be used.
+
+        Raises:
+            costmodels.hardware.HardwareError: if the weights do not fit.
+        """
+        return MemoryModel(self.llm, gpu).usable_bytes - self.weight_bytes
 
     @functools.cached_property
     def _prefiller(self) -> Prefiller:
         return Prefiller(build_model(self.architecture, self.llm, layers=self.layers, device="meta"))
-
-
-def explained_bytes(llm: LlmShape) -> dict[str, int]:
-    """Return what this executor holds per token at the peak of ``hybrid``, less what ``MemoryModel`` counts.
-
-    Its ``kept`` tensors were chosen to meet the paper's Table 2; nothing here needs them.
-    """
-    hidden = llm.hidden * llm.activation_bytes
-    return {
-        "kept beside what is needed": -KEPT * hidden,
-        "keys and values a second time, in the cache's layout": -llm.kv_bytes_per_token_and_layer,
-        "cosine and sine of the positions": 2 * llm.head_dim * llm.activation_bytes,
-        "positions": 8,
-    }
 
 
 def most(peak: Callable[[int], int], room: int) -> int:

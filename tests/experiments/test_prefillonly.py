@@ -204,7 +204,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Regenerated]:
 def test_everything_is_written(made: tuple[Path, Regenerated]) -> None:
     folder, run = made
     stems = {path.stem for path in run.files}
-    assert stems >= {"table2", *(f"figure{n}" for n in range(4, 11)), "ratios", "reproduction", "variants", "low-load"}
+    assert stems >= {"table2", *(f"figure{n}" for n in range(3, 11)), "ratios", "reproduction", "variants", "low-load"}
     assert all(path.stat().st_size for path in run.files)
     text = (folder / "reproduction.md").read_text()
     assert all(len(line.split("|")) == len(text.splitlines()[k].split("|")) for k, line in _table_lines(text))

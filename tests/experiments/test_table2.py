@@ -6,7 +6,10 @@ from fractions import Fraction
 
 import pytest
 
+from costmodels.hardware import load_gpu, load_llm
+from costmodels.memory import MODES, MemoryModel
 from experiments.prefillonly import table2
+from experiments.prefillonly.measured import figure3_rows, measured_lengths
 from experiments.prefillonly.table2 import SETUPS, ranking, table2_rows
 
 
@@ -79,6 +82,39 @@ def test_each_part_of_hybrid_prefilling_adds_length() -> None:
     assert rows[-1]["times_paged"] == pytest.approx(7.9, rel=0.2)
     chunked = next(r for r in rows if r["mode"] == "chunked")
     assert chunked["times_paged"] < 2
+
+
+def test_each_part_adds_length_where_it_is_measured_too() -> None:
+    """Figure 10's three rising bars, on every GPU: chunks, preallocation, in place."""
+    for gpu in SETUPS:
+        rows = {r["mode"]: r["measured"] for r in table2.figure10_rows(gpu)}
+        assert rows["paged"] < rows["discard"] < rows["hybrid-chunking"] < rows["hybrid-preallocation"] < rows["hybrid"]
+        assert rows["paged"] < rows["chunked"] < rows["hybrid"]
+
+
+def test_what_is_measured_stands_beside_the_systems_on_one_gpu() -> None:
+    rows = table2_rows()
+    assert {r["system"] for r in rows if r["measured"] is not None} == {"paged", "chunked", "prefillonly"}
+    for row in rows:
+        if row["system"] in ("paged", "chunked"):
+            assert row["measured"] == pytest.approx(row["ours"], rel=0.1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("gpu", "llm"), SETUPS.items())
+def test_counted_tensor_by_tensor_the_memory_model_agrees_with_what_is_measured(gpu: str, llm: str, mode: str) -> None:
+    model = MemoryModel(load_llm(llm), load_gpu(gpu), mode, accounting="tensors")
+    assert model.max_input_length() == pytest.approx(measured_lengths()[gpu, llm, mode], rel=0.1)
+
+
+def test_hybrid_prefilling_lowers_the_peak_of_figure_3_by_about_2_gib() -> None:
+    peak: dict[str, float] = {}
+    for row in figure3_rows():
+        assert 0 < row["share"] <= 1
+        assert 0 <= row["low_gib"] <= row["high_gib"]
+        peak[row["mode"]] = max(peak.get(row["mode"], 0), row["high_gib"])
+    assert peak["paged"] > peak["chunked"] > peak["discard"] > peak["hybrid"]
+    assert peak["discard"] - peak["hybrid"] == pytest.approx(2, rel=0.1)
 
 
 def test_the_papers_single_numbers() -> None:

@@ -15,7 +15,7 @@ from costmodels.hardware import LlmShape
 from gpu_runner.hybrid.budget import blocks_beside, profile_run
 from gpu_runner.hybrid.errors import HybridError
 from gpu_runner.hybrid.execute import PLAIN, Switches
-from gpu_runner.hybrid.memory import Tracker, measure
+from gpu_runner.hybrid.memory import Trace, Tracker, envelope, measure
 from gpu_runner.hybrid.models import build_model
 from gpu_runner.hybrid.prefill import Kept, Prefiller
 from gpu_runner.hybrid.prefixstore import Shape
@@ -65,6 +65,25 @@ def test_the_tracker_counts_what_lives(steps: list[tuple[int, bool]]) -> None:
                 live -= held.pop(0).nbytes
             assert tracker.live == live
     assert tracker.trace.peak == most
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 100)), max_size=60), st.integers(1, 20))
+@settings(deadline=None)
+def test_an_envelope_holds_every_change(steps: list[tuple[int, int]], points: int) -> None:
+    series, at = [], 0
+    for more, live in steps:
+        at += more
+        series.append((at, live))
+    spans = envelope(Trace(max((live for _, live in series), default=0), series), points)
+    ends = [end for end, _, _ in spans]
+    assert len(spans) == points
+    assert ends == sorted(ends)
+    assert ends[-1] == at
+    assert max(high for _, _, high in spans) == max((live for _, live in series), default=0)
+    for when, live in series:
+        around = [span for before, span in zip([0, *ends], spans, strict=False) if before <= when <= span[0]]
+        assert any(low <= live <= high for _, low, high in around)
+    assert all(spans[k][1] <= spans[k - 1][2] and spans[k - 1][1] <= spans[k][2] for k in range(1, points))
 
 
 def test_the_tracker_agrees_with_pytorchs_own() -> None:
