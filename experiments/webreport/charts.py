@@ -140,10 +140,10 @@ def _one_replica(steps: Any, column: str) -> tuple[Floats, Floats]:
 
 
 def _over_time(title: str, text: str, lines: Sequence[tuple[int, str, Floats, Floats]], unit: str) -> Chart:
-    ys = Scale(0.0, 100.0) if unit == "%" else Scale.of([ys for _, _, _, ys in lines], zero=True, log=False)
+    scale = Scale(0.0, 100.0) if unit == "%" else Scale.of([ys for _, _, _, ys in lines], zero=True, log=False)
     plot = Plot(
         Scale.of([xs for _, _, xs, _ in lines], log=False),
-        ys,
+        scale,
         "time (s)",
         unit,
         f"{title} over time",

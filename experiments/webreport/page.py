@@ -107,7 +107,10 @@ def read_sources(paths: Sequence[Path]) -> Sources:
     """
     runs: list[Recorded] = []
     found: list[Swept] = []
-    for path in dict.fromkeys(path.resolve() for path in paths):
+    given: dict[Path, Path] = {}
+    for path in paths:
+        given.setdefault(path.resolve(), path)
+    for path in given.values():
         read = read_any(path)
         if isinstance(read, Swept):
             found.append(read)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from functools import lru_cache
 from typing import Any
 
-from costmodels.base import CostModelError
 from costmodels.io import load_cost_model, shipped_models
-from experiments.config import HardwareConfig
+from experiments.cells import hash_of
+from experiments.config import Config, HardwareConfig
 from experiments.recorded import Described, Swept
 from policies.units import NS
 
@@ -61,8 +62,8 @@ def _cost(run: Described, resolved: dict[str, Any], notes: list[str]) -> list[st
         model = resolved.get(key)
         if not isinstance(model, dict):
             continue
-        name = str(model.get("name", ""))
-        if _is_known(name, model):
+        name = _name_of(model)
+        if name is not None:
             found += [option, name]
         else:
             file = COST_FILE if key == "cost_model" else f"policy-{COST_FILE}"
@@ -71,16 +72,18 @@ def _cost(run: Described, resolved: dict[str, Any], notes: list[str]) -> list[st
     return found
 
 
-def _is_known(name: str, model: dict[str, Any]) -> bool:
-    """Return whether a shipped cost model of that name is the very same."""
-    if name not in shipped_models():
-        return False
-    try:
-        known = load_cost_model(name)
-    except CostModelError:
-        return False
-    same: bool = json.loads(json.dumps(known.to_dict())) == model
-    return same
+def _name_of(model: dict[str, Any]) -> str | None:
+    """Return the name of the shipped cost model that is the very same, ``None`` if none is."""
+    own, wanted = model.get("name"), hash_of(model)
+    if own in shipped_models() and hash_of(load_cost_model(str(own)).to_dict()) == wanted:
+        return str(own)
+    return _shipped().get(wanted)
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> dict[str, str]:
+    """Return the names of shipped cost models by the hash of what they are."""
+    return {hash_of(load_cost_model(name).to_dict()): name for name in shipped_models()}
 
 
 def _limits(engine: dict[str, Any]) -> list[str]:
@@ -160,18 +163,32 @@ def _host(run: Described, notes: list[str]) -> list[str]:
 
 
 def file_of(sweep: Swept) -> str:
-    """Return the TOML file that plans a sweep again."""
-    config = {k: v for k, v in sweep.config.items() if v not in (None, [], {})}
-    hardware = _table(config.get("hardware"))
+    """Return the TOML file that plans a sweep again; what is so by default is left out."""
+    defaults = Config().model_dump(mode="json")
+    config = _differing(sweep.config, defaults)
     try:
-        derived = HardwareConfig.model_validate(hardware).cost_model
+        derived = HardwareConfig.model_validate(_table(sweep.config.get("hardware"))).cost_model
     except ValueError:
         derived = None
-    if derived is not None and config.get("cost_model") == derived:
-        del config["cost_model"]
+    given = sweep.config.get("cost_model")
+    if derived is not None and given is not None:
+        # What hardware implies is a default too, and what is a default elsewhere was asked for here.
+        config.pop("cost_model", None)
+        if given != derived:
+            config["cost_model"] = given
     if sweep.axes:
         config["sweep"] = sweep.axes
     return toml(config)
+
+
+def _differing(given: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a table is not as in ``defaults``, and tables where something in them is not."""
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        own = _differing(value, _table(defaults.get(key))) if isinstance(value, dict) else value
+        if own is not None and own != defaults.get(key) and own != {}:
+            found[key] = own
+    return found
 
 
 def toml(table: dict[str, Any], prefix: str = "") -> str:

@@ -85,7 +85,8 @@ class Scale:
             log = low > 0 and high > LOG_SPREAD * low
         if log:
             positive = every[every > 0]
-            return cls(float(positive.min()), high, True) if len(positive) else cls(0.0, 1.0)
+            if len(positive):
+                return cls(float(positive.min()), high, True)
         if not zero:
             return cls(low, high)
         return cls(min(low, 0.0), high + HEADROOM * (high - min(low, 0.0)))
