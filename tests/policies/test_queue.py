@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -10,8 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from policies import Ordering, PolicyError, PolicyQueue, RequestView
+from policies import Ordering, PolicyError, PolicyQueue, QueueObserver, RequestView
+from policies.ordering.fair import Fair
 from policies.ordering.fcfs import Fcfs
+from policies.ordering.k_lpm import KLpm
 from policies.ordering.srjf import SrjfCalibrated
 
 
@@ -47,6 +50,7 @@ class NaiveQueue:
 
     def __init__(self, ordering: Ordering) -> None:
         self.ordering = ordering
+        self.observer = ordering if isinstance(ordering, QueueObserver) else None
         self.front: list[RequestView] = []
         self.waiting: list[RequestView] = []
 
@@ -55,13 +59,24 @@ class NaiveQueue:
 
     def in_order(self, now: int) -> list[RequestView]:
         taken, rest = list(self.front), sorted(self.waiting, key=lambda r: (r.arrival_ns, r.number))
+        ordering = copy.deepcopy(self.ordering)
         while rest:
-            chosen = self.ordering.choose(rest, now)
+            chosen = ordering.choose(rest, now)
             rest.remove(chosen)
             taken.append(chosen)
+            if isinstance(ordering, QueueObserver):
+                ordering.taken(chosen)
         return taken
 
-    def take(self, number: int) -> None:
+    def add(self, view: RequestView) -> None:
+        self.waiting.append(view)
+        if self.observer:
+            self.observer.entered(view)
+
+    def take(self, number: int, *, served: bool) -> None:
+        for view in self.waiting:
+            if self.observer and view.number == number:
+                (self.observer.taken if served else self.observer.withdrawn)(view)
         self.front = [r for r in self.front if r.number != number]
         self.waiting = [r for r in self.waiting if r.number != number]
 
@@ -77,8 +92,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = PolicyQueue(self.ordering)
-        self.naive = NaiveQueue(self.ordering)
+        self.queue = PolicyQueue(copy.deepcopy(self.ordering))
+        self.naive = NaiveQueue(copy.deepcopy(self.ordering))
         self.left: list[RequestView] = []
         self.next_number = 0
         self.now = 10
@@ -91,7 +106,7 @@ class QueueMachine(RuleBasedStateMachine):
     def arrive(self, arrival: int, prompt: int, tenant: str | None) -> None:
         view = self.new(arrival, prompt, tenant)
         self.queue.add(view)
-        self.naive.waiting.append(view)
+        self.naive.add(view)
 
     @precondition(lambda self: self.left)
     @rule()
@@ -105,7 +120,7 @@ class QueueMachine(RuleBasedStateMachine):
     def come_again(self) -> None:
         view = self.left.pop(0)
         self.queue.add(view)
-        self.naive.waiting.append(view)
+        self.naive.add(view)
 
     @precondition(lambda self: self.naive.all())
     @rule(data=st.data())
@@ -131,14 +146,14 @@ class QueueMachine(RuleBasedStateMachine):
     def lose_a_client(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(self.naive.all())).number
         self.queue.remove(number)
-        self.naive.take(number)
+        self.naive.take(number, served=False)
 
     @precondition(lambda self: self.naive.all())
     @rule()
     def pop(self) -> None:
         expected = self.naive.in_order(self.now)[0]
         assert self.queue.pop(self.now) == expected
-        self.naive.take(expected.number)
+        self.naive.take(expected.number, served=True)
         self.left.append(expected)
 
     @rule(n=st.integers(0, 9))
@@ -162,7 +177,15 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.queue.peek(self.now) == self.naive.in_order(self.now)[0]
 
 
-ORDERINGS = [Fcfs(), LastComeFirst(), AllAlike(), SrjfCalibrated(lam=1e9), SlowestGrowth()]
+ORDERINGS = [
+    Fcfs(),
+    LastComeFirst(),
+    AllAlike(),
+    SrjfCalibrated(lam=1e9),
+    SlowestGrowth(),
+    Fair(weights="a:2"),
+    KLpm(k=3),
+]
 
 
 @pytest.mark.parametrize("ordering", ORDERINGS, ids=lambda o: o.name)
