@@ -128,6 +128,12 @@ def test_better_is_worse_seen_from_the_other_side(metric: Metric, pairs: list[tu
     assert back == opposite[there] or "unchanged" in (there, back)
 
 
+def test_exactly_the_tolerance_is_allowed() -> None:
+    for metric, now in ((METRICS[0], 1.0), (METRICS[2], 3.0)):
+        assert verdict(metric, [(2.0, now)], 50) == "changed"
+        assert verdict(metric, [(2.0, now)], 49.999) == "worse"
+
+
 @settings(deadline=None, max_examples=30)
 @given(per_seed)
 def test_the_interval_is_that_of_the_differences(pairs: list[Any]) -> None:
