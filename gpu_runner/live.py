@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gpu_runner.clock import Clock
 from gpu_runner.openai_client import Answer, Server, completion
 from gpu_runner.prompts import prompt_ids
-from gpu_runner.replay import Clock, Progress, Sent, objective_arguments
+from gpu_runner.replay import Progress, Sent, objective_arguments
 from policies.units import NS
 from sim.metrics import Summary, summarise
 from sim.objectives import Objectives

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_runner.identity import Batch
 from policies.views import RequestView
-from sim.records import FINISHED, NULL, REJECTED, UNFINISHED, LoggedRun, RunLog, pack_step
+from sim.records import FINISHED, NULL, REJECTED, UNFINISHED, LoggedRun, RunLog, integers, pack_step
 from traces.schema import Trace
 
 
@@ -156,9 +156,9 @@ class Recorder:
             log.steps += pack_step(
                 step.start - origin_ns, *step.features, step.waiting, step.granted, step.exception, 1
             )
-        log.durations = [step.end - step.start for step in self.steps]
-        log.predicted = [step.predicted for step in self.steps]
-        log.kv_blocks = [step.kv_blocks for step in self.steps]
+        log.durations = integers(step.end - step.start for step in self.steps)
+        log.predicted = integers(step.predicted for step in self.steps)
+        log.kv_blocks = integers(step.kv_blocks for step in self.steps)
         if self._deep:
-            log.decided = [step.decided - origin_ns for step in self.steps]
+            log.decided = integers(step.decided - origin_ns for step in self.steps)
         return came, LoggedRun(came, log, self._predicts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
@@ -10,15 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gpu_runner.clock import Clock
 from gpu_runner.prompts import prompt_array
 from gpu_runner.settings import KEY
 from policies.units import MS, NS
-from sim.records import NULL, REJECTED, LoggedRun, RunLog
+from sim.records import NULL, REJECTED, LoggedRun, RunLog, integers
 from sim.stats import percentiles
 from traces.schema import IntArray, Trace
-
-SPIN_NS = 200_000
-"""The last stretch of a pause is spent looking at the clock, for sleeping overshoots by about 0.1 ms."""
 
 PER_REQUEST = ("outcome", "first_token", "finished", "cached", "visible")
 """Lists of a run's log with a place for each request."""
@@ -58,25 +55,6 @@ class Host(Protocol):
 
     def step(self) -> list[str]:
         """Run one step, and return the ids of the requests that finished in it."""
-
-
-class Clock:
-    """Tells the time and waits.
-
-    Args:
-        now_ns: the clock, nanoseconds since the epoch of ``time.time``; one that starts there and never goes back by
-            default.
-    """
-
-    def __init__(self, now_ns: Callable[[], int] | None = None) -> None:
-        offset = time.time_ns() - time.perf_counter_ns()
-        self.now_ns = now_ns or (lambda: time.perf_counter_ns() + offset)
-
-    def sleep_until(self, time_ns: int) -> None:
-        """Return at a time, or at once if it is past."""
-        while (left := time_ns - self.now_ns()) > 0:
-            if left > SPIN_NS:
-                time.sleep((left - SPIN_NS) / NS)
 
 
 @dataclass
@@ -198,7 +176,7 @@ def _spread(
             log.visible = [NULL] * len(trace) if values else []
         for i, value in zip(at, values, strict=False):
             getattr(log, name)[i] = value
-    log.chunks = {**old.chunks, "request": [at[i] for i in old.chunks["request"]]}
+    log.chunks = {**old.chunks, "request": integers(at[i] for i in old.chunks["request"])}
     log.preemptions = [[step, at[i], after, until] for step, i, after, until in old.preemptions]
     for name in ("reasons", "stopped", "interrupted"):
         setattr(log, name, {at[i]: value for i, value in getattr(old, name).items()})

@@ -10,74 +10,31 @@ budget, the number of prefills and each request's share. vLLM's own ``schedule``
 from __future__ import annotations
 
 import logging
-import time
 from array import array
-from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_runner import hooks
-from gpu_runner.allotment import NOTHING, Allotment, Share
+from gpu_runner.allotment import NOTHING, Allotment
+from gpu_runner.clock import Clock
+from gpu_runner.composition import FAR, Chunk, Running, compose, compose_anew, prefills_of
 from gpu_runner.known import Known, known
+from gpu_runner.periods import Periods
 from gpu_runner.recorder import Recorder, Step
 from gpu_runner.settings import NO_WISHES, Settings, SettingsError, Wishes
+from gpu_runner.sound import sound_deadline, sound_grant, turned_away
 from gpu_runner.telemetry import Telemetry, open_telemetry
 from gpu_runner.waiting import WaitingQueue
 from gpu_runner.watch import CacheWatch
-from policies.answers import VERDICTS
 from policies.base import Ordering, PolicyError
-from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, StepRecord
+from policies.views import BatchView, Candidate, Grant, LoadView, RequestView
 
 logger = logging.getLogger("vllm.prefillsim")
-
-FAR = 1 << 62
-
-
-def wall_clock() -> Callable[[], int]:
-    """Return a clock of nanoseconds that starts at the wall clock's time, as arrivals have it, and never goes back."""
-    offset = time.time_ns() - time.perf_counter_ns()
-    return lambda: offset + time.perf_counter_ns()
-
-
-def _sound_deadline(deadline: int | None) -> int | None:
-    """Return what a chunking has answered, if it is what it should be; a later step would fail on it."""
-    if deadline is not None and (type(deadline) is not int or deadline <= 0):
-        raise PolicyError(f"deadline_ns answered {deadline!r}, not a positive number of nanoseconds or None")
-    return deadline
-
-
-def _check_grant(grant: Grant, name: str, n_decode: int) -> None:
-    """Refuse a grant that vLLM would fail on in the middle of a step, or wait on for ever."""
-    tokens, prefills, cap, _ = grant
-    sound = type(tokens) is int and tokens >= (0 if n_decode else 1)
-    if not sound or not all(n is None or (type(n) is int and n >= 1) for n in (prefills, cap)):
-        where = "" if n_decode else " where nothing decodes"
-        raise PolicyError(f"chunking {name} granted {grant!r}{where}")
-
-
-class _Running(NamedTuple):
-    """The running requests when a step is decided."""
-
-    n_decode: int
-    decode_context: int
-    decode_context_max: int
-    allowed_ns: int
-    """The least time between two tokens that a decoding request allows; ``FAR`` where none has a limit."""
-    contexts: list[int]
-    """Of the decoding requests, one by one."""
-    started: list[Any]
-
-    def crossing(self, block_size: int) -> int:
-        """Return how many decoding requests need a block in this step."""
-        return sum(not tokens % block_size for tokens in self.contexts)
 
 
 class PolicyScheduler(hooks.Scheduler):
     """vLLM's scheduler, deciding as a policy does; asynchronous where vLLM schedules so.
 
-    Times are nanoseconds of a clock that starts at the wall clock's time. A step's period lasts from its decision to
-    the next one, or to its end where nothing is left to do; with asynchronous scheduling, from the end of the step
-    before it, or its own decision if that is later, to its own end.
+    Times are nanoseconds of a clock that starts at the wall clock's time, as arrivals have it, and never goes back.
 
     Raises:
         SettingsError, UnsupportedError: at start, with what to change.
@@ -100,7 +57,7 @@ class PolicyScheduler(hooks.Scheduler):
         self.policy, self.predictor = self.settings.build()
         self._objectives = self.settings.objectives()
         self._seats = self._checked_seats()
-        self.clock = wall_clock()
+        self.clock = Clock().now_ns
         ordering = self.policy.ordering
         self.waiting = WaitingQueue(ordering, self._may_start, self._fall_back)
         self._deep = bool(self.scheduler_config.async_scheduling)
@@ -120,17 +77,15 @@ class PolicyScheduler(hooks.Scheduler):
         if self.recorder is not None:
             self.recorder = Recorder(self._deep, self.policy.needs_predictor)
         self.policy.reset(self.predictor)
+        observers = () if self.fallen else self.policy.observers
+        self._periods = Periods(self._deep, observers, self._fall_back, self.recorder, self.telemetry)
         self._came = 0
         self._steps = 0
-        self._ended = 0
         self._numbers: dict[str, Known] = {}
         self._rejected: list[Any] = []
-        # Steps that are decided and have not ended, None for those without work; and one that has ended in vLLM, but
-        # whose period lasts until the next decision.
-        self._flying: deque[Step | None] = deque()
-        self._closing: Step | None = None
-        self._last_end = 0
-        self._has_deadlines = False
+        # Times between two tokens that requests allow, as long as all are the same; None once they differ.
+        self._limit: int | None = FAR
+        self._limited = False
         self._allotment: Allotment | None = Allotment(NOTHING)
 
     def _checked_seats(self) -> int:
@@ -184,8 +139,8 @@ class PolicyScheduler(hooks.Scheduler):
             if request_id not in self.requests:
                 self._forget(request_id)
         self.waiting.returned.clear()
-        running = self._look()
-        seen = self._expected_start(now)
+        running = Running.of(self.running, deep=self._deep, limit=self._limit)
+        seen = self._periods.expected_start(now)
         self.waiting.now_ns = seen
         grant: Grant | None = None
         n_waiting = 0
@@ -218,29 +173,7 @@ class PolicyScheduler(hooks.Scheduler):
         self._note(step, running, output)
         return output
 
-    def _look(self) -> _Running:
-        """Return the running requests as views need them."""
-        decoding = [request for request in self.running if not request.is_prefill_chunk]
-        started = []
-        if len(decoding) < len(self.running):
-            started = [request for request in self.running if request.is_prefill_chunk]
-        if self._deep:
-            decoding = [request for request in decoding if not hooks.is_ending(request)]
-        contexts = [request.num_computed_tokens for request in decoding]
-        allowed = FAR
-        if self._has_deadlines:
-            limits = [request.prefillsim.allowed_ns for request in decoding]
-            allowed = min((limit for limit in limits if limit is not None), default=FAR)
-        return _Running(len(contexts), sum(contexts), max(contexts, default=0), allowed, contexts, started)
-
-    def _expected_start(self, now: int) -> int:
-        """Return when the step that is decided ``now`` is expected to begin."""
-        flying = self._flying[-1] if self._flying else None
-        if flying is None:
-            return now
-        return max(now, max(flying.decided, self._last_end) + flying.predicted)
-
-    def _let_in(self, now: int, running: _Running) -> None:
+    def _let_in(self, now: int, running: Running) -> None:
         """Put arrivals into the queue that the admission lets in, and end the others."""
         arrivals, self.waiting.arrivals = self.waiting.arrivals, []
         admission = self.policy.admission
@@ -250,17 +183,17 @@ class PolicyScheduler(hooks.Scheduler):
                 note = known(request)
                 if self._looks_at_cache or admission is not None:
                     note.view = note.view._replace(cached_tokens=self._hit_tokens(request))
-                note.allowed_ns = _sound_deadline(self.policy.chunking.deadline_ns(note.view))
-                self._has_deadlines |= note.allowed_ns is not None
+                note.allowed_ns = sound_deadline(self.policy.chunking.deadline_ns(note.view))
+                limit = FAR if note.allowed_ns is None else note.allowed_ns
+                self._limit = limit if not self._limited or self._limit == limit else None
+                self._limited = True
                 if self.recorder is not None:
                     self.recorder.arrived(note.view, self._steps)
                 if admission is not None:
                     load = LoadView(now, *running[:3], len(running.started), self.waiting.policy.size)
-                    decision = admission.admit(note.view, load)
-                    if decision.verdict not in VERDICTS:
-                        raise PolicyError(f"admission {admission.name} answered {decision!r}")
-                    if decision.verdict != "accept":
-                        self._reject(request, str(decision.reason or decision.verdict))
+                    reason = turned_away(admission, note.view, load)
+                    if reason is not None:
+                        self._reject(request, reason)
                         continue
                 self.waiting.enter(request)
                 if self._watch is not None:
@@ -291,7 +224,7 @@ class PolicyScheduler(hooks.Scheduler):
             request = self.waiting.request
             self.waiting.policy.reread(touched, lambda number, _: self._hit_tokens(request(number)))
 
-    def _grant(self, seen: int, running: _Running) -> Grant | None:
+    def _grant(self, seen: int, running: Running) -> Grant | None:
         """Ask the chunking for this step's tokens; ``None`` where nothing could be prefilled."""
         waiting, started = self.waiting, running.started
         seats = self._seats - len(self.running)
@@ -316,9 +249,8 @@ class PolicyScheduler(hooks.Scheduler):
         if running.n_decode and running.allowed_ns != FAR:
             deadline = seen + running.allowed_ns
         batch = BatchView(seen, *running[:3], deadline, tuple(candidates), waiting.policy.size)
-        grant = self.policy.chunking.grant(batch)
-        _check_grant(grant, self.policy.chunking.name, running.n_decode)
-        return grant
+        chunking = self.policy.chunking
+        return sound_grant(chunking.grant(batch), chunking.name, running.n_decode)
 
     def _fits(self, request: Any, reserve: int) -> bool:
         """Return whether a request that waits would find its blocks while ``reserve`` free ones are spoken for."""
@@ -342,7 +274,7 @@ class PolicyScheduler(hooks.Scheduler):
             return wanted
         return self._allotment.share(request, num_computed_tokens, wanted)
 
-    def _note(self, step: Step, running: _Running, output: Any) -> None:
+    def _note(self, step: Step, running: Running, output: Any) -> None:
         """Complete what a step is made of, and send it on its way."""
         scheduled = output.num_scheduled_tokens
         returned = self.waiting.returned
@@ -350,47 +282,39 @@ class PolicyScheduler(hooks.Scheduler):
             for request in returned:
                 self.recorder.preempted(known(request).view.number, step.number, not request.is_prefill_chunk)
         if not scheduled:
-            self._flying.append(None)
+            self._periods.depart(None)
             return
         self._steps += 1
         step.fallback = self.fallen
-        shares = self._prefills_of(scheduled) if self._allotment is None else self._allotment.shares
-        if returned or self._allotment is None:
-            self._count_anew(step, scheduled, {s.request.request_id for s in shares})
+        if self._allotment is None:
+            chunks = compose_anew(step, scheduled, prefills_of(scheduled, self.requests), self.requests)
+        elif returned:
+            chunks = compose_anew(step, scheduled, self._allotment.shares, self.requests)
         else:
-            step.n_decode, step.decode_context, step.decode_context_max = running[:3]
-        for request, before, tokens in shares:
-            if request.request_id not in scheduled:
-                continue
-            note = known(request)
-            if note.started < 0:
-                note.started = before
-                if self.recorder is not None:
-                    self.recorder.started(note.view.number, before)
-            if self._watch is not None:
-                self._watch.unwatch(note.view.number)
-            # All but its newest output was still cached: what is left is a decode.
-            if tokens == 1 and before >= request.num_prompt_tokens and before + 1 == request.num_tokens:
-                step.n_decode += 1
-                step.decode_context += before
-                step.decode_context_max = max(step.decode_context_max, before)
-            else:
-                step.n_prefill += 1
-                step.prefill_tokens += tokens
-                step.prefill_pairs += tokens * before + (tokens * (tokens + 1) >> 1)
-            ends = before + tokens == request.num_tokens
-            if ends and note.first_token_ns < 0:
-                step.first_tokens.append(note)
-            if self.recorder is not None:
-                self.recorder.chunk(step.number, note.view.number, tokens)
-                if ends:
-                    self.recorder.prefilled(note.view.number, step.number)
+            chunks = compose(step, running, scheduled, self._allotment.shares)
+        for chunk in chunks:
+            self._note_chunk(step, chunk)
         self._predict(step)
         if self.recorder is not None or self.telemetry is not None:
             step.kv_blocks = self._kv_capacity() - hooks.free_blocks(self)
             notes = self._numbers
             step.batch = array("q", [notes[i].view.number for i in scheduled]), array("q", scheduled.values())
-        self._flying.append(step)
+        self._periods.depart(step)
+
+    def _note_chunk(self, step: Step, chunk: Chunk) -> None:
+        note = known(chunk.request)
+        number = note.view.number
+        first = note.started < 0
+        if first:
+            note.started = chunk.before
+        if self._watch is not None:
+            self._watch.unwatch(number)
+        if self.recorder is not None:
+            if first:
+                self.recorder.started(number, chunk.before)
+            self.recorder.chunk(step.number, number, chunk.tokens)
+            if chunk.last:
+                self.recorder.prefilled(number, step.number)
 
     def _predict(self, step: Step) -> None:
         if self.predictor is None:
@@ -409,33 +333,12 @@ class PolicyScheduler(hooks.Scheduler):
     def _kv_capacity(self) -> int:
         return self.kv_cache_config.num_blocks - 1
 
-    def _prefills_of(self, scheduled: dict[str, int]) -> list[Share]:
-        """Return what prefills in a step that vLLM has decided alone."""
-        shares = []
-        for request_id, tokens in scheduled.items():
-            request = self.requests[request_id]
-            before = request.num_computed_tokens - tokens
-            if tokens > 1 or before < request.num_prompt_tokens:
-                shares.append(Share(request, before, tokens))
-        return shares
-
-    def _count_anew(self, step: Step, scheduled: dict[str, int], prefills: set[str]) -> None:
-        """Count the decodes of a step in which some were preempted, or which vLLM has decided alone."""
-        step.n_decode = step.decode_context = step.decode_context_max = 0
-        for request_id, tokens in scheduled.items():
-            if request_id in prefills:
-                continue
-            before = self.requests[request_id].num_computed_tokens - tokens
-            step.n_decode += 1
-            step.decode_context += before
-            step.decode_context_max = max(step.decode_context_max, before)
-
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Take a step's tokens, and note who has finished."""
         before = set(self.finished_req_ids)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         now = self.clock()
-        step = self._flying.popleft()
+        step = self._periods.land(now)
         if step is not None:
             self._finish(step, now, self.finished_req_ids - before)
         for request in self._rejected:
@@ -447,45 +350,14 @@ class PolicyScheduler(hooks.Scheduler):
         return outputs
 
     def _finish(self, step: Step, now: int, finished: set[str]) -> None:
-        step.end = now
-        self._ended += 1
-        for note in step.first_tokens:
-            note.first_token_ns = now
-        step.first_tokens.clear()
         for request_id in finished:
-            self._numbers[request_id].left_ns = now
-        if self._deep:
-            step.start = max(step.decided, self._last_end)
-            self._last_end = now
-            self._end(step)
-        else:
-            step.start = step.decided
-            self._closing = step
-        if finished and self.recorder is not None:
-            for request_id in finished:
-                note = self._numbers[request_id]
+            note = self._numbers[request_id]
+            note.left_ns = now
+            if self.recorder is not None:
                 self.recorder.finished(note.view.number, step.number, note.generated)
 
     def _close(self, now: int) -> None:
-        """End the period of the last step, which lasts until ``now`` if the engine had more to do all the time."""
-        step, self._closing = self._closing, None
-        if step is not None:
-            if self.running or self.waiting.policy.size:
-                step.end = now
-            self._end(step)
-
-    def _end(self, step: Step) -> None:
-        if self.recorder is not None:
-            self.recorder.ended(step)
-        if self.telemetry is not None:
-            self.telemetry.ended(step)
-        if self.policy.observers and not self.fallen:
-            record = StepRecord(step.decided, step.start, step.end - step.start, *step.features)
-            try:
-                for part in self.policy.observers:
-                    part.observe(record)
-            except Exception as e:
-                self._fall_back(e)
+        self._periods.close(now, busy=bool(self.running or self.waiting.policy.size))
 
     def finish_recording(self) -> Recorder:
         """Return what was recorded, once the engine has nothing left to do."""
@@ -515,7 +387,7 @@ class PolicyScheduler(hooks.Scheduler):
             note.outcome, note.reason = "aborted", "aborted by the client"
             note.left_ns = self.clock()
             if self.recorder is not None:
-                self.recorder.gone(note.view.number, self._ended - 1, note.generated)
+                self.recorder.gone(note.view.number, self._periods.ended - 1, note.generated)
         return super()._free_request(request, *args, **kwargs)
 
     def _worth_keeping(self, request: Any) -> int:
@@ -538,6 +410,7 @@ class PolicyScheduler(hooks.Scheduler):
             error,
         )
         self._allotment = None
+        self._periods.forget_observers()
         if self.recorder is not None:
             for request in self.waiting.arrivals:
                 if known(request).view.number >= self.recorder.log.n:

@@ -593,17 +593,18 @@ class Engine:
             most, _ = self._paging.steps_that_fit(step, most)
             if most < STRETCH_MIN:
                 return 0, 0, 0
-        run = cost.decode_run_ns(n, context, height, most)
+        run = np.asarray(cost.decode_run_ns(n, context, height, most), dtype=np.int64)
         ends = np.cumsum(run)
         taken = min(most, int(np.searchsorted(ends, until - begin, side="left")) + 1 + self._deep)
         if self._deep:
             log.decided.append(now)
         log.steps += pack_step(begin, n, context, height, 0, 0, 0, self.queue.size, 0, 0, taken)
-        log.durations += run[:taken].tolist()
+        log.durations.frombytes(run[:taken].tobytes())
         if self._paging is not None:
-            log.kv_blocks += self._paging.take_run(step, taken)
+            log.kv_blocks.extend(self._paging.take_run(step, taken))
         if self.predictor is not cost:
-            log.predicted += self.predictor.decode_run_ns(n, context, height, taken).tolist()
+            believed = np.asarray(self.predictor.decode_run_ns(n, context, height, taken), dtype=np.int64)
+            log.predicted.frombytes(believed.tobytes())
         return int(ends[taken - 1]), int(run[taken - 1]), taken
 
     def tables(self) -> LoggedRun:

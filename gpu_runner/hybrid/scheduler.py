@@ -11,17 +11,18 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gpu_runner.clock import Clock
 from gpu_runner.hybrid.scoring import Answer, Question
+from gpu_runner.periods import Periods
 from gpu_runner.recorder import Recorder, Step
-from gpu_runner.replay import Clock
 from gpu_runner.settings import Settings, SettingsError, Wishes
+from gpu_runner.sound import turned_away
 from gpu_runner.watch import CacheWatch
-from policies.answers import VERDICTS
-from policies.base import Ordering, PolicyError
+from policies.base import Ordering
 from policies.chunking.full import Full
 from policies.ordering.fcfs import Fcfs
 from policies.queue import PolicyQueue
-from policies.views import BatchView, Candidate, LoadView, RequestView, StepRecord
+from policies.views import BatchView, Candidate, LoadView, RequestView
 
 logger = logging.getLogger("prefillsim.hybrid")
 
@@ -102,9 +103,8 @@ class Ended:
 class HybridScheduler:
     """Serves requests in a policy's order, as the simulator does with memory regime ``store``.
 
-    Times are nanoseconds of a clock that starts at the wall clock's time. A step prefills one whole prompt; its period
-    lasts from its decision to the next one, or to its end where nothing is left to do. :meth:`add` and :meth:`abort`
-    may be called from other threads while a step runs.
+    Times are nanoseconds of a clock that starts at the wall clock's time. A step prefills one whole prompt.
+    :meth:`add` and :meth:`abort` may be called from other threads while a step runs.
 
     Args:
         settings: policy, what it believes, objectives, and whether suffixes are discarded.
@@ -143,6 +143,7 @@ class HybridScheduler:
         self.recorder = Recorder(False, self.policy.needs_predictor) if self.settings.record else None
         self.queue = PolicyQueue(self.policy.ordering)
         self.fallen = False
+        self._periods = Periods(False, self.policy.observers, self._fall_back, self.recorder)
         self._watch = CacheWatch()
         self._inbox: deque[Prompt] = deque()
         self._aborted: deque[str] = deque()
@@ -150,7 +151,6 @@ class HybridScheduler:
         self._numbers: dict[str, int] = {}
         self._came = 0
         self._steps = 0
-        self._closing: Step | None = None
         self._changed: list[Hashable] = []
         self._evicted = False
         self._ended: list[Ended] = []
@@ -243,13 +243,10 @@ class HybridScheduler:
         if admission is None or self.fallen:
             return None
         try:
-            decision = admission.admit(view, LoadView(now, 0, 0, 0, 0, self.queue.size))
-            if decision.verdict not in VERDICTS:
-                raise PolicyError(f"admission {admission.name} answered {decision!r}")
+            return turned_away(admission, view, LoadView(now, 0, 0, 0, 0, self.queue.size))
         except Exception as e:
             self._fall_back(e)
             return None
-        return None if decision.verdict == "accept" else str(decision.reason or decision.verdict)
 
     def _drop(self) -> None:
         while self._aborted:
@@ -315,13 +312,14 @@ class HybridScheduler:
         return self._watch.shared(prompt.hashes) * self._runner.block_size
 
     def _finish(self, step: Step, prompt: Prompt, served: Served) -> None:
-        step.start, step.end = step.decided, self.clock()
+        self._periods.depart(step)
+        self._periods.land(self.clock())
         step.kv_blocks = self._runner.blocks
         self._steps += 1
         size = self._runner.block_size
         self._changed += prompt.hashes[served.cached // size : served.stored // size]
         self._evicted |= served.evicted
-        self._closing = self.last = step
+        self.last = step
         if self.recorder is not None:
             self.recorder.started(prompt.number, served.cached)
             self.recorder.chunk(step.number, prompt.number, step.prefill_tokens)
@@ -329,27 +327,14 @@ class HybridScheduler:
             self.recorder.finished(prompt.number, step.number, 1)
 
     def _close(self, now: int) -> None:
-        """End the period of the last step, which lasts until ``now`` if there was more to do all the time."""
-        step, self._closing = self._closing, None
-        if step is None:
-            return
-        if self.queue.size:
-            step.end = now
-        if self.recorder is not None:
-            self.recorder.ended(step)
-        if self.policy.observers and not self.fallen:
-            record = StepRecord(step.decided, step.start, step.end - step.start, *step.features)
-            try:
-                for part in self.policy.observers:
-                    part.observe(record)
-            except Exception as e:
-                self._fall_back(e)
+        self._periods.close(now, busy=bool(self.queue.size))
 
     def _fall_back(self, error: Exception) -> None:
         """Serve by arrival from now on, and say so once."""
         if self.fallen:
             raise error
         self.fallen = True
+        self._periods.forget_observers()
         logger.error(
             "policy %s failed, and first come, first served takes its place: %s: %s",
             self.settings.policy,

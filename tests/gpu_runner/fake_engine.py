@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from costmodels.base import CostModel
+from gpu_runner.clock import Clock
 from gpu_runner.recorder import Recorder, Step
-from gpu_runner.replay import Clock
 from policies.views import RequestView
 
 START_NS = 1_800_000_000 * 10**9 + 123_456_789

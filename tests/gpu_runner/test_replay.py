@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_runner.clock import Clock
 from gpu_runner.prompts import prompt_ids
-from gpu_runner.replay import Clock, known_arrival, paced, replay
+from gpu_runner.replay import known_arrival, paced, replay
 from policies.spec import PolicySpec
 from sim.engine import Limits, simulate
 from sim.records import FINISHED, REJECTED, UNFINISHED, Tables
