@@ -35,7 +35,7 @@ class Browser:
         self._in, from_browser = os.pipe()
         flags = " ".join((*FLAGS, f"--user-data-dir={self._profile}"))
         self._process = subprocess.Popen(
-            ["sh", "-c", f'exec "$0" {flags} about:blank 3<&{to_browser} 4>&{from_browser}', path],
+            ["bash", "-c", f'exec "$0" {flags} about:blank 3<&{to_browser} 4>&{from_browser}', path],
             pass_fds=(to_browser, from_browser),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
