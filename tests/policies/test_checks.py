@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -193,3 +195,20 @@ def test_checking_leaves_the_part_alone() -> None:
     before = dict(vars(policy.chunking))
     check_policy(policy)
     assert vars(policy.chunking) == before
+
+
+def test_a_collection_that_somebody_times_is_not_the_policy_s_doing() -> None:
+    """As Hypothesis and metrics exporters do: their callbacks read the clock in the middle of anything."""
+
+    def timed(phase: str, info: dict[str, int]) -> None:
+        time.perf_counter()
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(timed)
+    try:
+        gc.set_threshold(1, 1, 1)
+        assert check_policy(registry.find("ordering", "dfs-weight")) == []
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(timed)
+    assert gc.isenabled()
