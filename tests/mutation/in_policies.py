@@ -27,7 +27,6 @@ MUTANTS = [
     ),
     Mutant(BASE, "while lo < hi:", "while lo < hi - 1:", "the bisection goes on to the largest chunk", CHUNK_SEARCH),
     Mutant(LINEAR, "if left < per_token:", "if left <= per_token:", "one token that just fits is taken", CHUNK_SEARCH),
-    Mutant(BASE, "mid = (lo + hi + 1) // 2", "mid = (lo + hi + 2) // 2", "the middle lies within the bounds"),
     Mutant(BASE, "hi = mid - 1", "hi = mid - 2", "no fitting chunk is passed over"),
     Mutant(
         BASE,

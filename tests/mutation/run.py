@@ -65,7 +65,16 @@ class Bench:
 
     def run(self, modules: Sequence[str]) -> tuple[int, str]:
         """Run test modules up to the first failure; return pytest's exit status and output."""
-        arguments = ["-x", "-q", "--assert=plain", "--no-header", "--tb=no", f"--timeout={SECONDS}", "-p", "no:cacheprovider"]
+        arguments = [
+            "-x",
+            "-q",
+            "--assert=plain",
+            "--no-header",
+            "--tb=no",
+            f"--timeout={SECONDS}",
+            "-p",
+            "no:cacheprovider",
+        ]
         arguments += ["-p", "no:xdist", "-p", "tests.mutation.quick", *modules]
         assert self._worker.stdin is not None
         assert self._worker.stdout is not None
