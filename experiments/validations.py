@@ -45,7 +45,7 @@ class Protocol:
     """How an engine is measured."""
 
     rhos: tuple[float, ...] = (0.5, 0.7, 0.85, 0.95)
-    """Offered rates over the largest stable one."""
+    """Offered rates over the largest stable one; without any, all requests arrive at once."""
     repeats: int = 3
     """Replays of the same requests at each of them; their standard deviation is the engine's own spread."""
 
@@ -54,18 +54,20 @@ class Protocol:
 
     @classmethod
     def parse(cls, rhos: str, repeats: int, promise: float | None = None) -> Protocol:
-        """Read ``0.5,0.7``.
+        """Read ``0.5,0.7``, or ``none``.
 
         Raises:
             ConfigError: if a number is none, or not positive.
         """
+        if rhos == "none":
+            return cls((), repeats, promise)
         try:
             values = tuple(float(text) for text in rhos.split(","))
         except ValueError:
             values = ()
         if not values or not all(0 < value < math.inf for value in values):
             raise ConfigError(
-                f"--rho {rhos!r} should read R,R,..., positive shares of the largest stable rate, like 0.5,0.9"
+                f"--rho {rhos!r} should read R,R,..., positive shares of the largest stable rate, like 0.5,0.9, or none"
             )
         return cls(values, repeats, promise)
 
@@ -162,8 +164,8 @@ def validate_engine(
     would be a many times larger one of latency. The same requests are replayed several times, and each replay is
     simulated with its own arrivals, at the speed that the machine had then (:attr:`Bench.reference`).
 
-    Where requests only prefill, or the trace has no rate since all arrive at once, the replays of all at once are
-    repeated and their latencies compared too.
+    Where requests only prefill, or there are no rates, the replays of all at once are repeated and their latencies
+    compared too.
 
     Args:
         cells: of one trace, a policy each.
@@ -183,7 +185,7 @@ def validate_engine(
 
 def _sections(bench: Bench, trace: Trace, protocol: Protocol, tolerances: Tolerances) -> Iterator[Section]:
     label = bench.cell.label
-    rates = bool(trace.arrival_ns[-1] > trace.arrival_ns[0])
+    rates = bool(protocol.rhos and trace.arrival_ns[-1] > trace.arrival_ns[0])
     judged = not rates or bool(trace.output_tokens.max() == 1)
     at_once = bench.repeat(paced(trace, saturate=True), protocol.repeats if judged else 1, "all at once")
     engine_rate = float(np.mean([served_rate(m.run) for m in at_once]))

@@ -56,7 +56,10 @@ def validate(
     rho: Annotated[
         str,
         typer.Option(
-            "--rho", metavar="R,...", help="Offered rates over the largest stable one.", rich_help_panel=ENGINE
+            "--rho",
+            metavar="R,...",
+            help="Offered rates over the largest stable one; none: only all at once.",
+            rich_help_panel=ENGINE,
         ),
     ] = "0.5,0.7,0.85,0.95",
     repeats: Annotated[

@@ -174,12 +174,15 @@ def test_another_order_is_a_miss_of_the_schedule(believed: str, engine: type[Sta
 
 
 def test_where_all_arrive_at_once_there_is_no_rate_to_scale(believed: str) -> None:
-    levels = [(s.level, s.title) for s in validated(believed, workload=f"{WORKLOAD},arrivals=all-at-once")]
-    assert levels == [
-        ("L2", "prefillonly"),
-        ("L3", "knee of prefillonly"),
-        ("L3", "prefillonly, all at once"),
-    ]
+    for sections in (
+        validated(believed, workload=f"{WORKLOAD},arrivals=all-at-once"),
+        validated(believed, Protocol.parse("none", 3)),
+    ):
+        assert [(s.level, s.title) for s in sections] == [
+            ("L2", "prefillonly"),
+            ("L3", "knee of prefillonly"),
+            ("L3", "prefillonly, all at once"),
+        ]
 
 
 @given(longest=st.integers(4, 5000))
