@@ -44,6 +44,8 @@ MOST_ROWS = 400
 
 MOST_COMMANDS = 24
 
+STARRED = "* where the interval excludes zero"
+
 MOST_RECORD = 60_000
 """Characters of ``run.json`` that are shown."""
 
@@ -56,8 +58,6 @@ class Table:
     rows: Sequence[Sequence[str]]
     caption: str = ""
     left: int = 1
-    marked: Sequence[bool] = ()
-    """Rows that stand out."""
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,15 @@ def _subtitle(groups: Sequence[Group]) -> str:
 
 
 def _warnings(sources: Sources, groups: Sequence[Group]) -> list[str]:
-    found: dict[str, int] = {}
+    kinds: dict[str, tuple[str, int]] = {}
     for run in sources.described:
         listed = run.info.get("warnings")
-        for warning in listed if isinstance(listed, list) else []:
-            found[str(warning)] = found.get(str(warning), 0) + 1
-    told = [w if n == 1 else f"{n} runs: {w}" for w, n in found.items()][:10]
+        for warning in map(str, listed if isinstance(listed, list) else []):
+            kind = "".join(c for c in warning if not c.isdigit())
+            first, n = kinds.get(kind, (warning, 0))
+            kinds[kind] = (first, n + 1)
+    total = len(sources.described)
+    told = [w if total == 1 else f"{n} of {total:,} runs: {w}" for w, n in kinds.values()][:10]
     told += [note for sweep in sources.sweeps for note in sweep.notes]
     if len({g.objectives for g in groups}) > 1:
         told.append("The runs have different objectives, so their goodput and attainment mean different things.")
@@ -214,7 +217,7 @@ def _comparison(sources: Sources, groups: Sequence[Group]) -> list[Section]:
     if len(groups) < 2 or any(g.point for g in groups):
         return []
     names = names_of(groups)
-    metrics = [m for m in METRICS if any(m in compared(run.summary) for g in groups for run in g.runs)]
+    metrics = compared([run.summary for g in groups for run in g.runs])
     rows = [
         (name, f"{len(g.runs)}", *(with_interval(m, g.estimate(m)) for m in metrics))
         for name, g in zip(names, groups, strict=True)
@@ -231,14 +234,13 @@ def _comparison(sources: Sources, groups: Sequence[Group]) -> list[Section]:
 def _difference_table(found: Sequence[Any], base: str) -> Table:
     metrics = [m for m in DIFFERENCES if any(d.metric == m for d in found)]
     by = {(d.group, d.metric): d for d in found}
-    rows, marked = [], []
+    rows = []
     for name in dict.fromkeys(d.group for d in found):
         own = [by.get((name, m)) for m in metrics]
         seeds = max(d.seeds for d in own if d is not None)
         rows.append((name, f"{seeds}", *("–" if d is None else _difference(d) for d in own)))
-        marked.append(False)
-    caption = f"Differences from {base} on the same traces, with 95 % intervals; * where the interval excludes zero"
-    return Table(("policy", "pairs", *(headed(m) for m in metrics)), rows, caption, marked=marked)
+    caption = f"Differences from {base} on the same traces, with 95 % intervals; {STARRED}"
+    return Table(("policy", "pairs", *(headed(m) for m in metrics)), rows, caption)
 
 
 def _difference(d: Any) -> str:
@@ -279,7 +281,7 @@ def _sweep(sweep: Swept) -> list[Section]:
             text.append(f"Knee, the largest rate up to which attainment stays at {100 * sweeps.ENOUGH:.0f} %: {told}.")
     groups = grouped(sweep.cells)
     axes = list(sweep.axes)
-    metrics = [m for m in METRICS if any(m in compared(run.summary) for run in sweep.cells)]
+    metrics = compared([cell.summary for cell in sweep.cells])
     rows = [
         (
             g.label,
@@ -295,7 +297,30 @@ def _sweep(sweep: Swept) -> list[Section]:
         f"Means over seeds ± half the 95 % interval{more}",
         left=1 + len(axes),
     )
-    return [Section(f"Sweep {sweep.name}", f"sweep-{sweep.name}", text, charts=drawn, folded=[table])]
+    folded = [table, *_sweep_differences(groups, axes)]
+    return [Section(f"Sweep {sweep.name}", f"sweep-{sweep.path.name}", text, charts=drawn, folded=folded)]
+
+
+def _sweep_differences(groups: Sequence[Group], axes: Sequence[str]) -> list[Table]:
+    """Return each policy's differences from the first one, point by point."""
+    points: dict[str, list[Group]] = {}
+    for group in groups:
+        points.setdefault(repr([group.point.get(a) for a in axes]), []).append(group)
+    rows = []
+    metrics: list[str] = []
+    for own in points.values():
+        found = differences(own, DIFFERENCES)
+        metrics = metrics or list(dict.fromkeys(d.metric for d in found))
+        at = ["–" if own[0].point.get(a) is None else str(own[0].point[a]) for a in axes]
+        for name in dict.fromkeys(d.group for d in found):
+            by = {d.metric: d for d in found if d.group == name}
+            cells = ("–" if m not in by else _difference(by[m]) for m in metrics)
+            rows.append((f"{name} − {found[0].base}", *at, *cells))
+    if not rows:
+        return []
+    columns = ("policies", *axes, *(headed(m) for m in metrics))
+    caption = f"Paired differences at each point, with 95 % intervals; {STARRED}"
+    return [Table(columns, rows[:MOST_ROWS], caption, left=1 + len(axes))]
 
 
 def _drawn(sources: Sources, groups: Sequence[Group]) -> list[tuple[str, list[Recorded]]]:
@@ -366,32 +391,27 @@ def _stories(drawn: Sequence[tuple[str, list[Recorded]]]) -> list[Section]:
 
 
 def _provenance(sources: Sources) -> Section:
-    rows = []
-    for run in sources.described[:MOST_COMMANDS]:
+    made: dict[tuple[str, ...], int] = {}
+    for run in sources.described:
         git = run.info.get("git")
         git = git if isinstance(git, dict) else {}
         revision = str(git.get("revision") or "unknown")[:12] + (" and changes" if git.get("dirty") else "")
-        rows.append(
-            (
-                run.label,
-                run.path.name,
-                "–" if run.seed is None else f"{run.seed}",
-                run.trace,
-                run.trace_hash,
-                str(run.info.get("cost_model_hash", "–")),
-                revision,
-                str(run.info.get("platform", "–")),
-            )
-        )
-    columns = ("policy", "folder", "seed", "trace", "trace hash", "cost model hash", "code", "platform")
+        known = [str(run.info.get(key, "–")) for key in ("cost_model_hash", "python", "platform")]
+        made[revision, *known] = made.get((revision, *known), 0) + 1
+    columns = ("runs", "code", "cost model hash", "Python", "platform")
+    table = Table(columns, [(f"{n:,}", *key) for key, n in made.items()], left=len(columns))
+    rows = [
+        (run.label, run.path.name, "–" if run.seed is None else f"{run.seed}", run.trace, run.trace_hash)
+        for run in sources.described[:MOST_ROWS]
+    ]
+    more = len(sources.described) - MOST_ROWS
+    caption = "Runs" + (f", without {more:,} more" if more > 0 else "")
+    folded = [Table(("policy", "folder", "seed", "trace", "trace hash"), rows, caption, left=5)]
     listings = []
     if len(sources.described) == 1:
-        listings.append(
-            ("The whole record", json.dumps(sources.described[0].info, indent=1, ensure_ascii=False)[:MOST_RECORD])
-        )
-    more = len(sources.described) - MOST_COMMANDS
-    text = [f"{more} more runs are not listed."] if more > 0 else []
-    return Section("Where this comes from", "provenance", text, [Table(columns, rows, left=8)], listings=listings)
+        record = json.dumps(sources.described[0].info, indent=1, ensure_ascii=False)
+        listings.append(("The whole record", record[:MOST_RECORD]))
+    return Section("Where this comes from", "provenance", tables=[table], folded=folded, listings=listings)
 
 
 def _again(sources: Sources) -> Section:

@@ -90,11 +90,15 @@ def curve_charts(found: Sequence[Curve], axis: str) -> list[Chart]:
                 lines.append((k, curve, xs, mean, half))
         if not lines:
             continue
-        log = None if metric.endswith("_ms") else False
-        tops = [m + h for *_, m, h in lines]
+        if metric.endswith("_ms"):
+            upright = Scale.of([m for *_, m, _ in lines], zero=True)
+        elif unit == "%":
+            upright = Scale(0.0, 100.0)
+        else:
+            upright = Scale.of([m + h for *_, m, h in lines], zero=True, log=False)
         plot = Plot(
             Scale.of([line[2] for line in lines]),
-            Scale.of([m for *_, m, _ in lines] if log is None else tops, zero=True, log=log),
+            upright,
             axis_name(axis),
             unit,
             f"{title} over {axis_name(axis)}",

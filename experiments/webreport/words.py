@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.compare import Estimate
@@ -84,6 +84,6 @@ def headed(metric: str) -> str:
     return f"{known.name} ({known.unit})" if known.unit else known.name
 
 
-def compared(summaries: Mapping[str, object]) -> list[str]:
-    """Return which metrics to compare of those that are there."""
-    return [metric for metric in METRICS if summaries.get(metric) is not None]
+def compared(summaries: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return which metrics to compare: those that some summary has, and that are not zero in all."""
+    return [metric for metric in METRICS if any(summary.get(metric) for summary in summaries)]

@@ -30,9 +30,11 @@ from experiments.webreport.sweeps import ENOUGH, curves, numeric_axis
 from sim.metrics import summarise
 from sim.objectives import Objectives
 from sim.stats import paired
-from sim.store import read_run
+from sim.store import read_run, write_run
 from tests.experiments.conftest import Cli
 from tests.experiments.runs import SCARCE, stored, swept
+from tests.tables import RunTables
+from traces.synthetic import generate
 
 VOID = {"meta", "link", "br", "img"}
 
@@ -117,6 +119,26 @@ def test_every_kind_of_run_makes_a_whole_page(kind: str, tmp_path: Path) -> None
     assert "prefillsim simulate" in text
 
 
+def test_what_a_client_saw_is_shown_without_steps(tmp_path: Path) -> None:
+    """A live server's run has requests with times, but no steps."""
+    stored(tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    trace = generate("mixed", 0, len(run.requests["id"]))
+    nothing = np.full(len(trace), -1)
+    unknown = ("visible_step", "first_scheduled_ns", "cached_tokens")
+    columns = {k: v for k, v in run.requests.items() if k not in ("id", "reason", "tenant", "session")}
+    requests = {**columns, **dict.fromkeys(unknown, nothing), "chunks": np.zeros(len(trace), dtype=np.int64)}
+    steps = {name: values[:0] for name, values in run.steps.items() if name != "step"}
+    chunks = {name: np.empty(0, dtype=np.int64) for name in ("step", "request", "tokens")}
+    info = {**run.info, "host": "server", "server": {"url": "http://127.0.0.1:8000"}}
+    write_run(tmp_path / "client", trace, RunTables(requests, steps, chunks, {}), info)
+    text = report(tmp_path / "client", tmp_path / "run")
+    parsed(text)
+    assert "sloweave (server)" in text
+    assert "prefillsim replay" in text
+    assert "--server http://127.0.0.1:8000" in text
+
+
 def test_several_runs_are_compared_on_the_same_seeds(tmp_path: Path) -> None:
     folders = []
     for policy in ("sloweave", "fcfs+full"):
@@ -164,7 +186,10 @@ def test_a_sweep_has_its_curves_and_its_knee(tmp_path: Path) -> None:
             for rate in (20, 60, 400)
         ]
         assert [g.estimate("goodput").mean for g in curve.groups] == pytest.approx(by_hand, rel=1e-12)
-    assert "Knee" in report(tmp_path / "sweep")
+    text = report(tmp_path / "sweep")
+    parsed(text)
+    assert "Knee" in text
+    assert text.count("sloweave − fcfs+full") == 3
 
 
 def test_a_comparison_s_folder_is_drawn_too(tmp_path: Path) -> None:
