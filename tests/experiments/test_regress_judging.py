@@ -128,6 +128,12 @@ def test_better_is_worse_seen_from_the_other_side(metric: Metric, pairs: list[tu
     assert back == opposite[there] or "unchanged" in (there, back)
 
 
+def test_one_seed_of_many_is_enough_to_differ() -> None:
+    for metric in METRICS:
+        assert verdict(metric, [(2.0, 2.0), (2.0, 2.2)], 50) == "changed"
+        assert verdict(metric, [(2.0, 2.0), (2.0, 2.2)], 1) == ("better" if metric.higher_is_better else "worse")
+
+
 def test_exactly_the_tolerance_is_allowed() -> None:
     for metric, now in ((METRICS[0], 1.0), (METRICS[2], 3.0)):
         assert verdict(metric, [(2.0, now)], 50) == "changed"
