@@ -186,12 +186,15 @@ def cores() -> int:
 
 
 def tasks_of(cells: Sequence[Cell], jobs: int) -> list[list[Cell]]:
-    """Group cells with the same trace, in groups small enough to keep all processes busy."""
+    """Group cells with the same trace, in groups small enough to keep all processes busy, the last ones smaller."""
     most = max(1, -(-len(cells) // (jobs * TASKS_PER_JOB)))
     groups: dict[Any, list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.source, cell.seed), []).append(cell)
-    return [list(part) for group in groups.values() for part in _batched(group, most)]
+    tasks = [part for group in groups.values() for part in _batched(group, most)]
+    last = max(0, len(tasks) - 2 * jobs) if jobs > 1 else len(tasks)
+    pieces = (piece for task in tasks[last:] for piece in _batched(task, -(-len(task) // TASKS_PER_JOB)))
+    return [*tasks[:last], *pieces]
 
 
 def _batched(cells: list[Cell], size: int) -> Iterator[list[Cell]]:

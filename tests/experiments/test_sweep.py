@@ -133,6 +133,11 @@ def test_summaries_alone_are_kept_on_request(tmp_path: Path) -> None:
         for text in ("[]", "{", "null"):
             (tmp_path / "b" / "cells" / again.experiment.cells[0].key / name).write_text(text)
             assert run(tmp_path / "b", {"keep": "summary"}, resume=True).results == summaries.results
+    summary = tmp_path / "b" / "cells" / again.experiment.cells[0].key / "summary.json"
+    summary.write_text(summary.read_text().replace("1", "2"))
+    mended = run(tmp_path / "b", {"keep": "summary"}, resume=True)
+    assert mended.reused == len(again.experiment.cells) - 1
+    assert mended.results == summaries.results
 
 
 def test_resume_trusts_only_whole_cells_of_the_same_key(tmp_path: Path) -> None:

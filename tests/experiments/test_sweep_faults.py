@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config import ConfigError
-from experiments.executors import DEATHS, Processes, executor_of
+from experiments.executors import DEATHS, Processes
 from experiments.folders import PART
 from experiments.sweep import Stopped, run_sweep
 from tests.experiments.conftest import Cli
@@ -174,28 +173,6 @@ def test_parts_of_a_killed_driver_are_removed_by_the_next(tmp_path: Path) -> Non
     (part / "steps.parquet").write_bytes(os.urandom(10))
     run_sweep(planned(), out=tmp_path / "out", resume=True)
     assert clean(sweep.out)
-
-
-@pytest.mark.parametrize(
-    ("where", "jobs", "sentence"),
-    [
-        ("threads", None, "--cluster threads: it should be in-process, processes or tcp://HOST:PORT"),
-        ("proceses", None, "did you mean processes"),
-        ("in-process", 2, "--cluster in-process is one process, but --jobs is 2"),
-        ("tcp://127.0.0.1:1", 2, "has workers of its own"),
-    ],
-)
-def test_places_that_there_are_not(where: str, jobs: int | None, sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        executor_of(where, jobs, planned().cells)
-    assert sentence in str(caught.value)
-
-
-def test_the_same_tables_in_process_and_in_processes(tmp_path: Path) -> None:
-    here = run_sweep(planned(), out=tmp_path / "a", cluster="in-process")
-    there = run_sweep(planned(), out=tmp_path / "b", cluster="processes", jobs=1)
-    assert here.results == there.results
-    assert tables(here.out) == tables(there.out)
 
 
 def test_the_bar_shows_runs_requests_per_second_and_time_to_go(
