@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention.bias import causal_lower_right
 
 from gpu_runner.hybrid.errors import HybridError
@@ -64,15 +65,20 @@ def causal_attention(
 
 
 def _cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    mask = causal_lower_right(q.shape[2], k.shape[2])
     grouped = q.shape[1] != k.shape[1]
-    if q.shape[2] == k.shape[2]:
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
-    else:
+    attend = torch.nn.functional.scaled_dot_product_attention
+    if can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, False, grouped)):
+        # Others would do where lengths are equal; one of them plans anew for every length that it has not met.
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
-            out = torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, attn_mask=causal_lower_right(q.shape[2], k.shape[2]), scale=scale, enable_gqa=grouped
-            )
-    return out.transpose(1, 2).contiguous()
+            out = attend(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
+        return out.transpose(1, 2).contiguous()
+    # The kernel for float32 and older GPUs knows no grouped heads: it gets one query head of each group at a time.
+    groups = q.shape[1] // k.shape[1]
+    merged = torch.empty((1, q.shape[2], q.shape[1], v.shape[3]), dtype=q.dtype, device=q.device)
+    for i in range(groups):
+        merged[:, :, i::groups] = attend(q[:, i::groups], k, v, attn_mask=mask, scale=scale).transpose(1, 2)
+    return merged
 
 
 def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> KV:

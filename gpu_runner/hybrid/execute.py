@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -96,10 +97,7 @@ class Executor:
     def _whole(
         self, stage: Stage, function: Callable[[list[Any]], tuple[Any, ...]], values: list[torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
-        if self.switches.compiled:
-            return function(values)
-        made: tuple[torch.Tensor, ...] = torch.fx.Interpreter(stage.module).boxed_run(values)
-        return made
+        return function(values) if self.switches.compiled else _boxed(stage.module)(values)
 
     def _arguments(self, stage: Stage, live: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         return [live[p.name] for p in stage.inputs] + [self.weights[name] for name in stage.weights]
@@ -157,6 +155,24 @@ class Executor:
                 return rows.view(tokens, *port.row).movedim(0, port.dim)
         like = next(iter(inputs.values()))
         return torch.empty((tokens, *port.row), dtype=port.dtype, device=like.device).movedim(0, port.dim)
+
+
+_BOXED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+def _boxed(module: Any) -> Any:
+    """Return a module that takes its arguments out of a list, so that each dies with its last use inside."""
+    if module not in _BOXED:
+        graph = torch.fx.Graph()
+        values = graph.placeholder("values")
+        new: dict[Any, Any] = {}
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                new[node] = graph.call_method("pop", (values, 0))
+            else:
+                new[node] = graph.node_copy(node, new.__getitem__)
+        _BOXED[module] = torch.fx.GraphModule(torch.nn.Module(), graph)
+    return _BOXED[module]
 
 
 def _compiled(module: Any) -> Callable[[list[Any]], tuple[Any, ...]]:

@@ -26,10 +26,11 @@ def device_of(options: HybridOptions) -> str:
     if options.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        kind = torch.device(options.device).type
+        wanted = torch.device(options.device)
     except RuntimeError:
-        kind = ""
-    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        wanted = torch.device("meta")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted.type not in ("cpu", "cuda") or (wanted.type == "cuda" and (wanted.index or 0) >= gpus):
         raise HybridError(f"there is no device {options.device}; give cpu, or cuda where there is a GPU")
     return options.device
 
@@ -58,6 +59,8 @@ def load_model(options: HybridOptions, device: str) -> Any:
         if isinstance(e, HybridError):
             raise
         raise HybridError(f"the model {options.model} cannot be loaded: {str(e).strip().partition(chr(10))[0]}") from e
+    except torch.OutOfMemoryError as e:
+        raise HybridError(f"the weights of {options.model} do not fit the memory of {device}") from e
     return model.eval().requires_grad_(False)
 
 
