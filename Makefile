@@ -37,7 +37,7 @@ regress: $(STAMP)
 	$(BIN)/prefillsim regress experiments/baselines/*.toml
 
 bench: $(STAMP)
-	$(BIN)/python -m pytest -m benchmarks -p no:xdist -s
+	$(BIN)/python -m pytest -m benchmarks -p no:xdist
 
 # The other extensions of vLLM's package index are built for another torch, and break the import of transformers.
 $(VLLM_STAMP): pyproject.toml
@@ -51,7 +51,8 @@ oracle: $(VLLM_STAMP)
 	$(VLLM_BIN)/python -m pytest tests/oracle tests/hybrid
 
 bench-vllm: $(VLLM_STAMP)
-	$(VLLM_BIN)/python -m pytest -m benchmarks -p no:xdist -s tests/oracle tests/hybrid tests/benchmarks/test_scheduler_overhead.py tests/benchmarks/test_hybrid_speed.py
+	$(VLLM_BIN)/python -m pytest -m benchmarks -p no:xdist tests/oracle tests/hybrid tests/benchmarks/test_scheduler_overhead.py \
+		tests/benchmarks/test_vllm_speed.py tests/benchmarks/test_hybrid_speed.py
 
 oracle-full: $(VLLM_STAMP)
 	$(VLLM_BIN)/python -m gpu_runner.cross_check --full --traces $(TRACES) --jobs 2 --out docs/cross-check.json

@@ -3,8 +3,15 @@
 import statistics
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import simpy
+
+
+class Bench(Protocol):
+    """The fixture ``bench``."""
+
+    def __call__(self, what: str, measured: str, asked: str = "") -> None: ...
 
 
 def seconds(call: Callable[[], object]) -> float:

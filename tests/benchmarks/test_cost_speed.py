@@ -10,6 +10,7 @@ from costmodels.calibrated import CalibratedCost
 from costmodels.linear_fit import LinearEstimator
 from costmodels.nnls_fit import NnlsEstimator
 from costmodels.table_fit import TableEstimator
+from tests.benchmarks.bare import Bench
 from tests.costmodels.made_profiles import made
 
 pytestmark = pytest.mark.benchmarks
@@ -25,7 +26,7 @@ ROUNDS = 400
 
 
 @pytest.mark.parametrize("name", MOST_US)
-def test_a_prediction(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prediction(name: str, bench: Bench) -> None:
     """The best of many short rounds over mixed steps that lie between the knots, where tables have most to do."""
     steps, ns, _ = made(noise=0.1, repeats=3)
     fitted = ESTIMATORS[name].fit(steps, ns)
@@ -53,6 +54,9 @@ def test_a_prediction(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
     us, with_range = best(model.step_ns), best(ranged.step_ns)
     chunk = best(lambda n, total, longest, *_: model.max_chunk(n, total, longest, 100, 4096, 30_000_000))
-    with capsys.disabled():
-        print(f"\n{name}: {us:.2f} µs, in its range {with_range:.2f} µs, largest chunk {chunk:.1f} µs")
+    bench(
+        f"a prediction by {name}",
+        f"{us:.2f} µs, in its range {with_range:.2f}, largest chunk {chunk:.1f}",
+        f"<= {MOST_US[name]:g}",
+    )
     assert us <= MOST_US[name]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from costmodels.hardware import LlmShape
-from tests.benchmarks.bare import seconds
+from tests.benchmarks.bare import Bench, seconds
 
 torch = pytest.importorskip("torch", reason="hybrid prefilling needs PyTorch: pip install 'prefillsim[hybrid]'")
 pytest.importorskip("transformers", reason="hybrid prefilling needs transformers: pip install 'prefillsim[hybrid]'")
@@ -23,7 +23,7 @@ TOKENS, CHUNK = 4096, 512
 SHAPE = LlmShape("bench", layers=4, hidden=512, intermediate=1536, heads=8, kv_heads=4, head_dim=64, vocab=1024)
 
 
-def test_the_pass_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pass_costs_nothing(bench: Bench) -> None:
     """4,096 tokens, chunk 512: compiled virtual layers against the compiled model, at most 1.1 times its time."""
     from gpu_runner.hybrid.baselines import chunked_prefill
     from gpu_runner.hybrid.execute import PLAIN, Switches
@@ -47,7 +47,6 @@ def test_the_pass_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         seconds(lambda: chunked_prefill(eager, ids, CHUNK)) / seconds(lambda: eager.prefill(ids)) for _ in range(5)
     ]
     ratio = statistics.median(a / b for a, b in pairs)
-    with capsys.disabled():
-        print(f"\nhybrid prefilling: {ratio:.2f} of the plain compiled pass", end="")
-        print(f"; chunked prefill: {statistics.median(chunked):.2f} of the plain pass, both uncompiled")
+    bench("hybrid prefilling, compiled", f"{ratio:.2f} of the plain pass", "<= 1.1")
+    bench("chunked prefill, not compiled", f"{statistics.median(chunked):.2f} of the plain pass", "")
     assert ratio <= 1.1

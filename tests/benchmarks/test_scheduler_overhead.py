@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from costmodels import load_cost_model
+from tests.benchmarks.bare import Bench
 from traces.schema import Segments, Trace
 
 if find_spec("vllm") is None:
@@ -114,9 +115,7 @@ def settings(policy: str, tmp_path: Path | None = None) -> dict[str, Any]:
 
 @pytest.mark.parametrize("told", [False, True], ids=["", "telemetry"])
 @pytest.mark.parametrize("policy", ["vllm-default", "sloweave", "srjf-calibrated+full"])
-def test_overhead_over_vllms_own_scheduler(
-    policy: str, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_overhead_over_vllms_own_scheduler(policy: str, told: bool, tmp_path: Path, bench: Bench) -> None:
     """At most 15 % more than the stock scheduler's own time per step, telemetry to disk included."""
     stock, ours = Loaded(None), Loaded(settings(policy, tmp_path if told else None))
     # As the engine's core does once it has started; without, vLLM reads its environment block by block.
@@ -130,7 +129,8 @@ def test_overhead_over_vllms_own_scheduler(
         ours.oracle.scheduler.shutdown()
     before, after = (statistics.median(r[i] for r in rounds) for i in (0, 1))
     over = statistics.median(b / a for a, b in rounds) - 1
-    with capsys.disabled():
-        name = f"{policy}{' with telemetry' if told else ''}"
-        print(f"\n{name}: {before:.0f} µs per step by vLLM alone, {after:.0f} µs by ours, {over:+.1%}")
+    name = f"{policy}{' with telemetry' if told else ''}"
+    bench(
+        f"inside vLLM, {name}", f"{before:.0f} µs per step by vLLM alone, {after:.0f} by ours, {over:+.1%}", "<= 15 %"
+    )
     assert over <= LIMIT

@@ -22,6 +22,7 @@ from gpu_runner.model import tiny_llama
 from gpu_runner.segments import StoredTelemetry, read_telemetry, runs_of
 from gpu_runner.settings import KEY
 from policies.units import MS, NS
+from tests.benchmarks.bare import Bench
 
 BLOCK = 32
 IDLE, BURST, LOAD = 20, 60, 300
@@ -274,29 +275,24 @@ def test_no_first_token_comes_to_the_client_before_it_is_made(session: Session, 
 
 
 @pytest.mark.benchmarks
-def test_the_client_s_tpot_is_ours(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_client_s_tpot_is_ours(session: Session, bench: Bench) -> None:
     """Within 5 %."""
     ours = statistics.mean(told_ms(r)[1] for r in session.rows("load"))
     client = session.client["load"]["mean_tpot_ms"]
-    with capsys.disabled():
-        print(f"\nTPOT: the client {client:.3f} ms, telemetry {ours:.3f} ms, {client / ours - 1:+.1%}")
+    bench("TPOT of vLLM's client", f"{client:.3f} ms, telemetry {ours:.3f} ms, {client / ours - 1:+.1%}", "within 5 %")
     assert client == pytest.approx(ours, rel=0.05)
 
 
 @pytest.mark.benchmarks
-def test_the_client_s_ttft_is_ours_and_what_an_idle_server_adds(
-    session: Session, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_client_s_ttft_is_ours_and_what_an_idle_server_adds(session: Session, bench: Bench) -> None:
     """Within 5 %, after taking off what 20 sequential requests saw more than our telemetry did."""
     ours = {run: statistics.mean(told_ms(r)[0] for r in session.rows(run)) for run in ("idle", "load")}
     offset = session.client["idle"]["mean_ttft_ms"] - ours["idle"]
     client = session.client["load"]["mean_ttft_ms"]
     rate = BURST / session.client["burst"]["duration"]
-    with capsys.disabled():
-        print(
-            f"\nTTFT at {RHO} of {rate:.1f} requests/s: the client {client:.2f} ms, {offset:.2f} ms of it also where "
-            f"the server is idle; telemetry {ours['load']:.2f} ms, {(client - offset) / ours['load'] - 1:+.1%}"
-        )
+    told = f"{client:.2f} ms, {offset:.2f} of it when idle, telemetry {ours['load']:.2f}"
+    over = f"{(client - offset) / ours['load'] - 1:+.1%}"
+    bench(f"TTFT of vLLM's client at {RHO} of {rate:.1f}/s", f"{told}, {over}", "within 5 %")
     assert client - offset == pytest.approx(ours["load"], rel=0.05)
 
 
