@@ -77,7 +77,7 @@ class Measured:
         others = (self.llm.layers - self.layers) * self.llm.kv_bytes_per_token_and_layer
         return self.trace(mode, tokens).peak + tokens * others * (mode in KEEPS_ALL_KV)
 
-    @property
+    @functools.cached_property
     def weight_bytes(self) -> int:
         """Bytes of all weights and buffers."""
         few = [_bytes(build_model(self.architecture, self.llm, layers=n, device="meta")) for n in (1, 2)]

@@ -28,10 +28,8 @@ LENGTHS = measured_lengths()
 
 AGAIN = [
     *((llm, gpu, mode) for llm, gpu, *_ in PAIRS for mode in ("paged", "discard")),
-    ("llama-3.1-8b", "l4", "chunked"),
-    ("llama-3.1-8b", "l4", "hybrid"),
-    ("qwen-32b-fp8", "a100-40", "hybrid-chunking"),
-    ("llama-3.3-70b-fp8", "h100-pcie", "hybrid-preallocation"),
+    ("qwen-32b-fp8", "a100-40", "chunked"),
+    ("llama-3.3-70b-fp8", "h100-pcie", "hybrid"),
 ]
 """Lengths that are measured again: all would take too long."""
 
