@@ -9,7 +9,7 @@ VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 TRACES ?= ../shared/traces
 
-.PHONY: install demo test lint regress bench bench-vllm oracle oracle-full clean
+.PHONY: install demo test lint regress bench bench-vllm oracle oracle-full mutants verification fuzz coverage clean
 
 install: $(STAMP)
 
@@ -38,6 +38,22 @@ regress: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest -m benchmarks -p no:xdist
+
+# Small mistakes put into the code, one at a time: a test must notice each.
+mutants: $(STAMP)
+	$(BIN)/python -m tests.mutation
+
+verification: $(STAMP)
+	$(BIN)/python -m tests.verification
+
+# Fuzzing guided by coverage; atheris has wheels for some systems only, so it is not among the development packages.
+FUZZ_SECONDS ?= 60
+fuzz: $(STAMP)
+	$(BIN)/python -m pip install --quiet --upgrade --target build/atheris 'atheris>=3,<4'
+	PYTHONPATH=build/atheris $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+coverage: $(STAMP)
+	$(BIN)/python -m pytest -n auto --cov=policies --cov=sim --cov=costmodels --cov=traces --cov-report=term --cov-fail-under=95
 
 # The other extensions of vLLM's package index are built for another torch, and break the import of transformers.
 $(VLLM_STAMP): pyproject.toml
