@@ -7,7 +7,12 @@ from tests.mutation.mutant import Mutant
 
 MUTANTS: list[Mutant] = [*in_policies.MUTANTS, *in_memory.MUTANTS, *in_engine.MUTANTS, *in_figures.MUTANTS]
 
-CHUNKS = ("policies/test_chunkings.py", "policies/test_guarded.py", "engine/test_deadline_fill.py")
+CHUNKS = (
+    "engine/test_one_prefill.py",
+    "policies/test_chunkings.py",
+    "policies/test_guarded.py",
+    "engine/test_deadline_fill.py",
+)
 POOL = ("sim/test_pool.py", "sim/test_prefixstore.py")
 ENGINE = (
     "engine/test_cases.py",
@@ -28,7 +33,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "policies/queue.py": ("policies/test_queue.py", "policies/test_calibrated.py"),
     "policies/admission.py": ("policies/test_admission.py",),
     "policies/units.py": ("policies/test_chunkings.py", "policies/test_orderings.py", "sim/test_metrics_objectives.py"),
-    "policies/views.py": ("policies/test_orderings.py", "engine/test_cases.py", "engine/test_reference.py"),
+    "policies/views.py": ("engine/test_one_prefill.py", "policies/test_orderings.py", "engine/test_cases.py"),
     "policies/spec.py": ("policies/test_spec.py", "policies/test_plugins.py"),
     "policies/registry.py": ("policies/test_plugins.py", "policies/test_spec.py"),
     "sim/pool.py": ("sim/test_pool.py", "engine/test_depth.py"),
@@ -48,7 +53,7 @@ TESTS: dict[str, tuple[str, ...]] = {
 """By the beginning of a file's path, the test modules that are run in this order until one fails; the longest wins."""
 
 
-def tests_for(mutant: Mutant) -> list[str]:
+def modules_for(mutant: Mutant) -> list[str]:
     """Return the test modules for a mutant."""
     longest = max((start for start in TESTS if mutant.file.startswith(start)), key=len)
     return [f"tests/{name}" for name in TESTS[longest]]

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutation.catalogue import tests_for
+from tests.mutation.catalogue import modules_for
 from tests.mutation.mutant import ROOT, Mutant
 
 PARTS = ("traces", "costmodels", "policies", "sim", "gpu_runner", "experiments", "tests", "examples", "pyproject.toml")
@@ -110,7 +110,7 @@ def try_mutant(mutant: Mutant, bench: Bench, serial: int) -> Verdict:
     stamp = before.st_mtime_ns + (serial + 1) * 10**9
     os.utime(path, ns=(stamp, stamp))
     try:
-        status, output = bench.run(tests_for(mutant))
+        status, output = bench.run(modules_for(mutant))
     finally:
         path.write_text(mutant.source, encoding="utf-8")
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -125,7 +125,7 @@ def check_baseline(bench: Bench, mutants: Sequence[Mutant]) -> None:
     Raises:
         RuntimeError: with what pytest said.
     """
-    modules = list(dict.fromkeys(module for mutant in mutants for module in tests_for(mutant)))
+    modules = list(dict.fromkeys(module for mutant in mutants for module in modules_for(mutant)))
     status, output = bench.run(modules)
     if status:
         raise RuntimeError(f"the tests fail without any mistake:\n{output[-4000:]}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mutation.catalogue import MUTANTS, TESTS, tests_for
+from tests.mutation.catalogue import MUTANTS, TESTS, modules_for
 from tests.mutation.mutant import GROUPS, ROOT
 from tests.mutation.results import RESULTS, read
 
@@ -29,7 +29,7 @@ def test_the_tests_that_should_notice_exist() -> None:
     for modules in TESTS.values():
         assert modules
         assert all((ROOT / "tests" / module).is_file() for module in modules)
-    assert all(tests_for(mutant) for mutant in MUTANTS)
+    assert all(modules_for(mutant) for mutant in MUTANTS)
 
 
 def test_no_mutant_survived_when_it_was_run_last() -> None:

@@ -23,8 +23,8 @@ CROSS_CHECK = ROOT / "docs" / "cross-check.json"
 HEAD = """# Verification
 
 How the simulator is known to do what it says. `make verification` runs every test named here and writes this page; no
-number on it was typed. The tests are part of `make test`, those below `oracle/` of `make oracle`, where the real
-vLLM is installed; the mutants are run by `make mutants`, and the coverage-guided fuzzer by `make fuzz`. How well the simulated
+number on it was typed. The tests are part of `make test`, those below `oracle/` of `make oracle`, where the real vLLM
+is installed; the mutants are run by `make mutants`, and the coverage-guided fuzzer by `make fuzz`. How well simulated
 times agree with a GPU's is another question, answered in [validation](validation.md).
 """
 
