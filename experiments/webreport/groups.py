@@ -60,6 +60,7 @@ def grouped(runs: Iterable[Described]) -> list[Group]:
 
 def names_of(groups: Sequence[Group]) -> list[str]:
     """Return what to call each group beside the others: the policy, and more where that is not enough."""
+    names: list[str] = []
     for parts in (("label",), ("label", "trace"), ("label", "trace", "objectives")):
         names = [" · ".join(getattr(g, p) for p in parts if getattr(g, p)) for g in groups]
         if len(set(names)) == len(names):

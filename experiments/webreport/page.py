@@ -129,10 +129,11 @@ def write_report(sources: Sources, title: str | None = None) -> str:
         StoreError: if the tables of a run cannot be read any more.
     """
     groups = grouped(sources.described)
-    drawn = _drawn(sources, groups)
+    alone = [group for group in groups if not group.point]
+    drawn = _drawn(alone)
     sections = [
-        _summary(sources, groups),
-        *_comparison(sources, groups),
+        *_summary(alone),
+        *_comparison(alone),
         *(section for sweep in sources.sweeps for section in _sweep(sweep)),
         *_pictures(drawn),
         *_exceptions(drawn),
@@ -148,7 +149,7 @@ def write_report(sources: Sources, title: str | None = None) -> str:
             title=title or _title(sources, groups),
             subtitle=_subtitle(groups),
             warnings=_warnings(sources, groups),
-            sections=[s for s in sections if s is not None],
+            sections=sections,
             style=_resource("style.css"),
         )
     )
@@ -193,9 +194,9 @@ def _warnings(sources: Sources, groups: Sequence[Group]) -> list[str]:
     return told
 
 
-def _summary(sources: Sources, groups: Sequence[Group]) -> Section | None:
-    if len(groups) > 1:
-        return None
+def _summary(groups: Sequence[Group]) -> list[Section]:
+    if len(groups) != 1:
+        return []
     group = groups[0]
     cards = []
     for metric in HEADLINES:
@@ -205,16 +206,12 @@ def _summary(sources: Sources, groups: Sequence[Group]) -> Section | None:
     keys = list(dict.fromkeys(k for run in group.runs for k in run.summary))
     rows = [(headed(k), *(shown(k, run.summary.get(k)) for run in group.runs[:10])) for k in keys]
     seeds = [f"seed {run.seed}" if run.seed is not None else run.path.name for run in group.runs[:10]]
-    return Section(
-        "Summary",
-        "summary",
-        cards=cards,
-        folded=[Table(("figure", *(seeds if len(seeds) > 1 else ["value"])), rows, "Every figure of the summary")],
-    )
+    table = Table(("figure", *(seeds if len(seeds) > 1 else ["value"])), rows, "Every figure of the summary")
+    return [Section("Summary", "summary", cards=cards, folded=[table])]
 
 
-def _comparison(sources: Sources, groups: Sequence[Group]) -> list[Section]:
-    if len(groups) < 2 or any(g.point for g in groups):
+def _comparison(groups: Sequence[Group]) -> list[Section]:
+    if len(groups) < 2:
         return []
     names = names_of(groups)
     metrics = compared([run.summary for g in groups for run in g.runs])
@@ -323,15 +320,13 @@ def _sweep_differences(groups: Sequence[Group], axes: Sequence[str]) -> list[Tab
     return [Table(columns, rows[:MOST_ROWS], caption, left=1 + len(axes))]
 
 
-def _drawn(sources: Sources, groups: Sequence[Group]) -> list[tuple[str, list[Recorded]]]:
-    """Return the runs whose tables are drawn, by group; those of sweeps only where there is no axis."""
-    if any(g.point for g in groups) and not sources.runs:
-        return []
+def _drawn(groups: Sequence[Group]) -> list[tuple[str, list[Recorded]]]:
+    """Return the runs whose tables are drawn, by group."""
     names = names_of(groups)
     found: list[tuple[str, list[Recorded]]] = []
     for name, group in zip(names, groups, strict=True):
         runs: list[Recorded] = []
-        for run in [] if group.point else group.runs[:SEEDS_DRAWN]:
+        for run in group.runs[:SEEDS_DRAWN]:
             if isinstance(run, Recorded):
                 runs.append(run)
             elif (run.path / "requests.parquet").is_file():

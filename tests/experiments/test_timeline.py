@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.recorded import read_recorded
@@ -34,6 +34,7 @@ def nanoseconds(us: float) -> int:
     return int(us * 1000.0)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**52))
 def test_every_nanosecond_survives(ns: int) -> None:
     assert nanoseconds(json.loads(json.dumps(microseconds(ns)))) == ns

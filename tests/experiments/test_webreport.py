@@ -192,6 +192,13 @@ def test_a_sweep_has_its_curves_and_its_knee(tmp_path: Path) -> None:
     assert text.count("sloweave − fcfs+full") == 3
 
 
+def test_sweeps_and_comparisons_go_together(tmp_path: Path) -> None:
+    swept(tmp_path / "sweep", {"rate": [20, 60]}, policies=["fcfs+full", "sloweave"], keep="summary")
+    swept(tmp_path / "compare", {}, policies=["fcfs+full", "sloweave"])
+    page = parsed(report(tmp_path / "sweep", tmp_path / "compare"))
+    assert {"sweep-sweep", "comparison", "latencies", "slowest"} <= set(page.ids)
+
+
 def test_a_comparison_s_folder_is_drawn_too(tmp_path: Path) -> None:
     swept(tmp_path / "sweep", {}, seeds=2, policies=["fcfs+full", "sloweave"])
     text = report(tmp_path / "sweep")
@@ -261,7 +268,7 @@ WRONG: dict[str, Any] = {
 }
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(st.dictionaries(st.sampled_from(sorted(WRONG)), st.integers(0, 4)))
 def test_odd_records_are_shown_as_well_as_can_be(
     tmp_path_factory: pytest.TempPathFactory, chosen: dict[str, int]
@@ -439,7 +446,7 @@ SCALARS = (
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     st.recursive(
         st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), SCALARS | st.lists(SCALARS)),
@@ -461,7 +468,8 @@ def test_toml_reads_back(table: dict[str, Any]) -> None:
     assert fuller(tomllib.loads(toml(table))) == fuller(table)
 
 
-@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=2000), st.integers(5, 400))
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=1000), st.integers(5, 400))
 def test_a_drawn_distribution_is_that_of_the_values(values: list[float], most: int) -> None:
     ordered = np.sort(np.array(values))
     xs, shares = steps_of(ordered, most)
@@ -472,6 +480,7 @@ def test_a_drawn_distribution_is_that_of_the_values(values: list[float], most: i
     assert (ordered[rank] == xs).all()
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 6000), st.integers(0, 2**32 - 1))
 def test_thinning_keeps_what_can_be_seen(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -484,6 +493,7 @@ def test_thinning_keeps_what_can_be_seen(n: int, seed: int) -> None:
         assert (own.min(), own.max(), own[0], own[-1]) == (those.min(), those.max(), those[0], those[-1])
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(-1e12, 1e12) | st.just(float("nan")) | st.just(float("inf")), max_size=20),
     st.booleans(),

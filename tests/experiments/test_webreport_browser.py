@@ -22,6 +22,8 @@ MOST_BYTES = 3_000_000
 MOST_S = 1.0
 
 PHONE, DESK = 390, 1280
+PAPER = 718
+"""A4 less Chromium's margins, in CSS pixels."""
 
 HEIGHTS = """[...document.querySelectorAll("figure svg text:not([transform])")]
   .map(text => text.getBoundingClientRect().height)"""
@@ -104,7 +106,11 @@ def test_it_prints(compared: Path, browser: chromium.Browser) -> None:
     browser.open(compared)
     pdf = base64.b64decode(browser.pdf())
     assert pdf.startswith(b"%PDF")
+    browser.resize(PAPER, 1100)
     browser.emulate(media="print", dark=True)
+    assert browser.value("document.documentElement.scrollWidth") <= PAPER
+    folded = "document.querySelector('details.folded table').getBoundingClientRect().height"
+    assert browser.value(folded) > 50, "a folded table is not printed"
     assert brightness(browser.value("getComputedStyle(document.body).backgroundColor")) > 240
     assert brightness(browser.value("getComputedStyle(document.body).color")) < 40
     browser.emulate()
