@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import os
 import signal
 import socket
 import subprocess
@@ -89,13 +88,25 @@ def test_a_shard_that_was_killed_is_in_nobodys_way(tmp_path: Path) -> None:
             pass
 
 
-def test_a_lock_that_is_removed_while_another_waits_for_it_is_not_shared(tmp_path: Path) -> None:
-    with driving(tmp_path, None):
-        stale = os.open(tmp_path / "sweep.lock", os.O_RDWR)
-    fcntl.flock(stale, fcntl.LOCK_EX)
+def test_a_file_that_its_holder_removes_before_it_is_locked_is_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening and locking: whoever comes later must not find another file there, and lock that."""
+    lock, removed = fcntl.flock, 0
+
+    def late(file: int, how: int) -> None:
+        nonlocal removed
+        if removed < 2:
+            removed += 1
+            (tmp_path / "sweep.lock").unlink()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
     with driving(tmp_path, None) as alone:
         assert alone
-    os.close(stale)
+        assert removed == 2
+        with pytest.raises(ConfigError, match="another sweep is writing"), driving(tmp_path, None):
+            pass
 
 
 def test_without_locks_nobody_is_sure_to_be_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
