@@ -64,8 +64,11 @@ def test_shifting_all_arrivals_shifts_all_times(run: Run, shift: int) -> None:
 def scalable(draw: st.DrawFn) -> tuple[str, dict[str, int], dict[str, int]]:
     """Draw a policy with placeholders, its times in ns, and its rates in tokens per second."""
     orderings = ["fcfs", "srjf-static", "srjf-calibrated:lam={lam}", "edf:ttft={ttft}", "edf", "test-hrrn"]
+    orderings += ["hrrn", "lars:ttft={ttft},jct=perfect", "two-lane:short=9,wait={ttft}", "fair:weights=batch:3"]
+    orderings += ["qoserve:ttft={ttft},alpha={age}", "k-lpm:k=2"]
     filling = "deadline-fill:tpot={tpot},margin={margin},age={age},overrun={overrun},margins=batch:{own}"
     chunkings = ["full", "fixed:chunk=7", "token-budget:budget=16,seqs=5", filling, "deadline-fill:margin=10%"]
+    chunkings += ["deadline-slots:tpot={tpot},margin={margin},slots=3", "p-pas:low=9,high=16,seqs=5"]
     admissions = ["", "+decode-saturation:tpot={tpot}", "+decode-saturation:fraction=0.5", "+queue-limit:limit=3"]
     times = {
         "ttft": draw(st.integers(1, 500)),
@@ -122,7 +125,7 @@ def test_scaling_all_times_scales_all_times(
 @quietly
 @given(
     strategies.traces(),
-    strategies.orderings.filter(lambda o: not o.startswith(("srjf-calibrated", "edf"))),
+    strategies.orderings.filter(lambda o: not o.startswith(("srjf-calibrated", "edf", "lars", "two-lane", "qoserve"))),
     st.sampled_from(["full", "fixed:chunk=7", "token-budget:budget=16,seqs=5", "test-pair"]),
     strategies.linear_costs,
 )
