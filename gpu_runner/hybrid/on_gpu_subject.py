@@ -86,7 +86,7 @@ def small() -> Sizes:
         speed=160,
         chunked=32,
         chunk=64,
-        peaks=(128, 320, 384),
+        peaks=(128, 448, 512),
         tokens=(20, 80, 160),
         contexts=(0, 32, 96),
         longest=300,
