@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,24 @@ from experiments.replays import real_memory
 from gpu_runner.engine import EngineError
 from gpu_runner.replay import replay
 from gpu_runner.validate.ends import Sample, sample_of
+from gpu_runner.validate.probe import ProbingClock, Speeds, cpu_work
 from gpu_runner.validate.schedule import Schedule, compare_schedules
 from gpu_runner.validate.step_times import predicted_ns
 from gpu_runner.validate.stored import STEP_FEATURES
+from policies.units import MS
 from sim.engine import Limits, simulate
 from sim.memory import Memory
 from sim.records import FINISHED, LoggedRun, Tables
 from traces.schema import Segments, Trace
 
 DECODING = Trace(
-    np.zeros(12, dtype=np.int64), np.full(12, 100, dtype=np.int64), np.full(12, 16, dtype=np.int64), name="reference"
+    np.arange(24, dtype=np.int64) * 20 * MS,
+    np.full(24, 100, dtype=np.int64),
+    np.full(24, 16, dtype=np.int64),
+    name="reference",
 )
-"""Requests whose steps tell how fast a machine is that prefills and decodes."""
+"""Requests whose steps tell how fast a machine is that prefills and decodes; they come one by one, for a prefill of all
+is larger than any step of a profile."""
 
 
 def prefilling(longest: int) -> Trace:
@@ -57,7 +64,7 @@ class Measured:
     schedule: Schedule
     """Its batches, and those that the simulator makes on its clocks."""
     speed: float
-    """How long steps of reference requests took before and after it, over what the cost model says of them."""
+    """How long steps took at the time over what the cost model says of them: see :class:`Speeds`."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +77,14 @@ class Bench:
     cost: CostModel
     limits: Limits
     memory: Memory
+    work: Callable[[], object] | None = None
+    """What probes of the machine's speed are; ``None`` for none."""
+    speeds: Speeds = field(default_factory=Speeds)
 
     @classmethod
     def of(cls, cell: Cell, engine: Any, cost: CostModel) -> Bench:
         """Return the bench of an engine that runs a cell's policy."""
-        return cls(cell, engine, cost, *real_memory(engine))
+        return cls(cell, engine, cost, *real_memory(engine), probe_work())
 
     @property
     def reference(self) -> Trace:
@@ -90,25 +100,35 @@ class Bench:
         Raises:
             EngineError: if not all of it could be replayed.
         """
-        found = []
-        after = self.speed()
+        replays: list[tuple[Trace, LoggedRun, Schedule]] = []
+        paces: list[float | None] = []
+        speeds = [self.speed()]
         for repeat in range(times):
-            before = after
-            came, run = self.measure(trace)
+            came, run, clock = self.measure(trace)
             label = name if times == 1 else f"{name}, repeat {repeat + 1}"
-            schedule = self._schedule(label, came, run)
-            after = self.speed()
-            found.append(Measured(came, run, schedule, (before + after) / 2))
-        return found
+            replays.append((came, run, self._schedule(label, came, run)))
+            paces.append(clock.pace(self._began()))
+            speeds.append(self.speed())
+        return [
+            Measured(*replayed, self.speeds.at(pace, before, after))
+            for replayed, pace, before, after in zip(replays, paces, speeds, speeds[1:], strict=False)
+        ]
 
     def speed(self) -> float:
         """Return how long the steps of a few requests take now, over what the cost model says of them."""
-        _, run = self.measure(self.reference)
+        _, run, clock = self.measure(self.reference)
         features = np.stack([run.steps[name] for name in STEP_FEATURES], axis=1)
-        return float(run.steps["duration_ns"].sum() / predicted_ns(self.cost, features).sum())
+        speed = float(run.steps["duration_ns"].sum() / predicted_ns(self.cost, features).sum())
+        self.speeds.learn(speed, clock.pace(end_ns=self._began()))
+        return speed
 
-    def measure(self, trace: Trace) -> tuple[Trace, LoggedRun]:
-        """Replay a trace on the engine, whose prefix cache is empty.
+    def _began(self) -> int:
+        """Return when the last replay's first step was decided, on the engine's clock."""
+        batches = self.engine.scheduler.recorder.batches()
+        return batches[0].decided if batches else 0
+
+    def measure(self, trace: Trace) -> tuple[Trace, LoggedRun, ProbingClock]:
+        """Replay a trace on the engine, whose prefix cache is empty, by a clock that knows how fast the machine was.
 
         Raises:
             EngineError: if not all of it could be replayed, or nothing was served.
@@ -116,7 +136,8 @@ class Bench:
         self.engine.reset_prefix_cache()
         if self.memory.suffix == "discard":
             self.engine.keep_tokens = kept_tokens(trace, self.memory.block_size)
-        came, run, sent = replay(trace, self.engine)
+        clock = ProbingClock(self.engine.scheduler.clock, self.work)
+        came, run, sent = replay(trace, self.engine, clock=clock)
         if sent.stopped is not None:
             raise EngineError(f"a replay of {self.cell.label} ended early: {sent.stopped}") from sent.error
         if self.engine.scheduler.fallen:
@@ -124,7 +145,7 @@ class Bench:
         if not (run.requests["outcome"] == FINISHED).any():
             why = next(iter(run.reasons.values()), "there were none")
             raise EngineError(f"no request of {trace.name} was served under {self.cell.label}; the first: {why}")
-        return came, run
+        return came, run, clock
 
     def simulate(self, trace: Trace, speed: float = 1.0) -> Tables:
         """Simulate the same requests on a machine whose steps take ``speed`` times what the policy believes."""
@@ -158,3 +179,12 @@ class Bench:
             limits=self.limits,
             cache=self.memory.build(trace),
         )
+
+
+def probe_work() -> Callable[[], object] | None:
+    """Return what probes this machine's speed; ``None`` where engines run on a GPU: a CPU says nothing of that."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return None if torch.cuda.is_available() else cpu_work()

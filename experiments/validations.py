@@ -249,7 +249,7 @@ def promise_here(
     for cell, engine in open_replaying(cells, cost_model, options):
         trace = cell.source.load(cell.seed)
         bench = Bench.of(cell, engine, load_cost_model(cost_model))
-        _, run = bench.measure(trace.scale_rate(rate / mean_rate(trace)))
+        _, run, _ = bench.measure(trace.scale_rate(rate / mean_rate(trace)))
         fills = isinstance(cell.policy.build().chunking, DeadlineFill)
         kept.append(Kept.of(cell.label, fills, run, deadline_ns))
     return promise_section(deadline_ns, rate, kept)
@@ -268,9 +268,10 @@ def _rate_text(capacity: float, rows: Sequence[Row]) -> str:
 
 def _drift_text(speeds: Sequence[float], plain: Sequence[Row]) -> str:
     return (
-        f"Steps of a few reference requests took {', '.join(f'{s:.2f}' for s in speeds)} times what the profile says, "
-        "measured before and after each repeat; the simulator's steps are that much longer or shorter, so that a "
-        "machine that has changed since it was profiled is not taken for an error of the simulation. Without that the "
+        f"Steps took {', '.join(f'{s:.2f}' for s in speeds)} times what the profile says, by reference requests before "
+        "and after each repeat and a fixed piece of work in its pauses; the simulator's steps are that much longer or "
+        "shorter, so that a machine that has changed since it was profiled is not taken for an error of the "
+        "simulation. Without that the "
         f"largest error at the engine's rate would be {percent(_worst(plain), signed=True)}."
     )
 
