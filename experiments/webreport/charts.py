@@ -69,14 +69,14 @@ def _cdf(series: Series, title: str, column: str, bound: str, text: str) -> Char
     for k, name, own in drawn:
         for values in own:
             if len(values):
-                plot.line(*steps_of(np.sort(values) / divisor), k, thin=len(own) > 1)
+                plot.line(*steps_of(np.sort(values) / divisor), k, step=True, thin=len(own) > 1)
         plot.name(name, k)
     if objective is not None:
         plot.rule(x=objective / MS / divisor, name="objective")
     return Chart(title, f"{text} A line is one run; left is faster.", plot)
 
 
-def steps_of(ordered: Floats, most: int = 400) -> tuple[Floats, Floats]:
+def steps_of(ordered: Floats, most: int = 250) -> tuple[Floats, Floats]:
     """Return the distribution function of sorted values at ``most`` of them, the extremes among these."""
     n = len(ordered)
     rank = np.arange(n) if n <= most else np.unique(np.linspace(0, n - 1, most).round().astype(np.int64))

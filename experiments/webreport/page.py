@@ -219,9 +219,9 @@ def _comparison(groups: Sequence[Group]) -> list[Section]:
         (name, f"{len(g.runs)}", *(with_interval(m, g.estimate(m)) for m in metrics))
         for name, g in zip(names, groups, strict=True)
     ]
-    tables = [
-        Table(("policy", "runs", *(headed(m) for m in metrics)), rows, "Means over seeds ± half the 95 % interval")
-    ]
+    several = any(len(g.runs) > 1 for g in groups)
+    caption = "Means over seeds ± half the 95 % interval" if several else "One run each"
+    tables = [Table(("policy", "runs", *(headed(m) for m in metrics)), rows, caption)]
     found = differences(groups, DIFFERENCES)
     if found:
         tables.append(_difference_table(found, names[0]))
@@ -236,7 +236,8 @@ def _difference_table(found: Sequence[Any], base: str) -> Table:
         own = [by.get((name, m)) for m in metrics]
         seeds = max(d.seeds for d in own if d is not None)
         rows.append((name, f"{seeds}", *("–" if d is None else _difference(d) for d in own)))
-    caption = f"Differences from {base} on the same traces, with 95 % intervals; {STARRED}"
+    intervals = f", with 95 % intervals; {STARRED}" if any(d.interval.lo is not None for d in found) else ""
+    caption = f"Differences from {base} on the same traces{intervals}"
     return Table(("policy", "pairs", *(headed(m) for m in metrics)), rows, caption)
 
 

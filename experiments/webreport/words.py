@@ -41,6 +41,9 @@ HEADLINES = ("goodput", "slo_attainment", "ttft_p99_ms", "tpot_p99_ms", "jct_p99
 
 DIFFERENCES = ("goodput", "slo_attainment", "ttft_p99_ms", "tpot_p99_ms")
 
+TELLING = ("goodput", "slo_attainment", "throughput")
+"""Metrics that are shown even where all are zero."""
+
 DEFINITIONS: dict[str, str] = {
     "TTFT": "first output token − arrival.",
     "P99 TPOT": "P99 over requests of each request's own P99 gap between output tokens; one output token has none, "
@@ -85,5 +88,6 @@ def headed(metric: str) -> str:
 
 
 def compared(summaries: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return which metrics to compare: those that some summary has, and that are not zero in all."""
-    return [metric for metric in METRICS if any(summary.get(metric) for summary in summaries)]
+    """Return which metrics to compare of those that there are; a column of zeros says something of some only."""
+    values = {metric: [v for summary in summaries if (v := summary.get(metric)) is not None] for metric in METRICS}
+    return [metric for metric, found in values.items() if found and (metric in TELLING or any(found))]
