@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from policies.base import Ordering
 from policies.registry import register
@@ -24,21 +24,28 @@ class DfsWeight(Ordering):
     cache_aware = True
 
     def choose(self, waiting: Sequence[RequestView], now_ns: int) -> RequestView:
-        below = waiting
-        for depth in range(2):
-            children: dict[tuple[str, str], list[RequestView]] = {}
-            for request in below:
-                path = _path(request)
-                if len(path) > depth:
-                    children.setdefault(path[depth], []).append(request)
-            if not children:
-                break
-            below = max(children.values(), key=len)
-        return below[0]
+        branch = _busiest([r for r in waiting if r.cached_tokens], _branch)
+        if not branch:
+            return waiting[0]
+        if branch[0].tenant is not None:
+            branch = _busiest(branch, _session) or branch
+        return branch[0]
 
 
-def _path(request: RequestView) -> list[tuple[str, str]]:
-    if not request.cached_tokens:
-        return []
-    names = (("tenant", request.tenant), ("session", request.session))
-    return [(what, name) for what, name in names if name is not None]
+def _branch(request: RequestView) -> Hashable:
+    """Return what hangs under the root: the tenant, or the session of a request without one."""
+    return request.session if request.tenant is None else ("tenant", request.tenant)
+
+
+def _session(request: RequestView) -> Hashable:
+    return request.session
+
+
+def _busiest(requests: list[RequestView], name_of: Callable[[RequestView], Hashable]) -> list[RequestView]:
+    """Return the requests under the name that most have, the oldest's of several; none where nobody has one."""
+    branches: dict[Hashable, list[RequestView]] = {}
+    for request in requests:
+        name = name_of(request)
+        if name is not None:
+            branches.setdefault(name, []).append(request)
+    return max(branches.values(), key=len, default=[])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
@@ -16,8 +17,11 @@ from policies.registry import register
 from policies.units import ns_from_ms
 from policies.views import RequestView
 
+REMEMBERED = 1 << 14
+"""Most requests whose estimates are kept."""
 
-def _unfitted(n_input: int, n_cached: int) -> int:
+
+def _unfitted(request: RequestView) -> tuple[int, int]:
     raise PolicyError("lars cannot choose before its reset with a cost model to estimate times from")
 
 
@@ -48,27 +52,31 @@ class Lars(Ordering):
         self._ttft_ns = None if self.ttft is None else ns_from_ms(self.ttft)
         # As it was typed: 1.1 times 10 is 11, not a hair more.
         self._stretch = Fraction(str(self.stretch))
-        self._ns: Callable[[int, int], int] = _unfitted
+        self._terms: Callable[[RequestView], tuple[int, int]] = _unfitted
 
     def reset(self, predictor: CostModel | None) -> None:
         if predictor is None:
             raise PolicyError("lars needs a cost model to estimate times from")
-        self._ns = jct_model(self.jct, predictor, self.longest).ns
+        ns = jct_model(self.jct, predictor, self.longest).ns
 
-    def _slack(self, request: RequestView, now_ns: int) -> tuple[int, int]:
-        """Return the slack in ns, and what it is relative to."""
-        ttft_ns = request.slo_ttft_ns if self._ttft_ns is None else self._ttft_ns
-        alone = self._ns(request.prompt_tokens, 0)
-        least = -(-alone * self._stretch.numerator // self._stretch.denominator)
-        allowed = max(1, least, ttft_ns or 0)
-        left = self._ns(request.prompt_tokens + request.generated_tokens, request.cached_tokens)
-        return request.arrival_ns + allowed - now_ns - left, allowed
+        def terms(request: RequestView) -> tuple[int, int]:
+            """Return the latest time to start, and what the slack until then is relative to."""
+            ttft_ns = request.slo_ttft_ns if self._ttft_ns is None else self._ttft_ns
+            alone = ns(request.prompt_tokens, 0)
+            least = -(-alone * self._stretch.numerator // self._stretch.denominator)
+            allowed = max(1, least, ttft_ns or 0)
+            left = ns(request.prompt_tokens + request.generated_tokens, request.cached_tokens)
+            return request.arrival_ns + allowed - left, allowed
+
+        # Every choice asks about all that wait, of whom few have changed since the last one.
+        self._terms = lru_cache(maxsize=REMEMBERED)(terms)
 
     def choose(self, waiting: Sequence[RequestView], now_ns: int) -> RequestView:
         best = waiting[0]
-        slack, allowed = self._slack(best, now_ns)
-        for request in waiting[1:]:
-            its_slack, its_allowed = self._slack(request, now_ns)
-            if its_slack * allowed < slack * its_allowed:
-                best, slack, allowed = request, its_slack, its_allowed
+        latest, allowed = self._terms(best)
+        slack = latest - now_ns
+        for request in waiting:
+            latest, its_allowed = self._terms(request)
+            if (latest - now_ns) * allowed < slack * its_allowed:
+                best, slack, allowed = request, latest - now_ns, its_allowed
         return best
