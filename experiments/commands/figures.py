@@ -137,7 +137,7 @@ def prefillonly(
     resume: o.Resume = False,
     json: o.Json = False,
 ) -> None:
-    """PrefillOnly's Table 2 and Figures 4 to 11, its "1.4 to 4.0 times the QPS", and its numbers beside ours."""
+    """PrefillOnly's Table 2 and Figures 3 to 11, its "1.4 to 4.0 times the QPS", and its numbers beside ours."""
     from experiments import output
     from experiments.folders import check_free
     from experiments.prefillonly.grid import TITLES
