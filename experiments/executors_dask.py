@@ -35,7 +35,7 @@ DRIVER = "driver"
 """In place of a cell's key, for as long as the driver wants results: workers look whether they see it."""
 
 UNEXPLAINED = 10
-"""So many tasks may be given up by the scheduler, one after the other, while no cell is begun or ended."""
+"""So often may a task be given up by the scheduler while no worker is killed over any cell."""
 
 _one_at_a_time = threading.Lock()
 """Plug-ins and redirected output belong to a process, and two simulations in it take as long as one after the other."""
@@ -87,34 +87,32 @@ class DaskCluster:
         mark.mkdir()
         try:
             self._check(cells, mark)
-            workers = len(self._client.scheduler_info()["workers"])
             deaths = DEATHS if len(cells) > 1 else 1
 
             def submit(task: list[Cell]) -> Any:
                 return self._client.submit(_run_task, task, mark, owner, deaths, pure=False)
 
-            futures = {submit(task): task for task in tasks_of(cells, max(workers, 1))}
+            workers = max(1, len(self._client.nthreads()))
+            futures = {submit(task): (task, 0, 0) for task in tasks_of(cells, workers)}
             done = as_completed(futures, loop=self._client.loop)
-            unexplained, begun = 0, 0
             try:
                 for future in done:
-                    task = futures.pop(future)
+                    task, begun, unexplained = futures.pop(future)
                     if future.status in ("cancelled", "lost"):
                         raise ExecutorLost(f"the Dask scheduler at {self.address} is gone")
                     error = future.exception()
                     if error is None:
                         yield from future.result()
-                        unexplained = 0
                     elif not isinstance(error, KilledWorker):
                         raise error
                     else:
                         # Given up for workers that were killed while it waited there as well as for those it ran on.
-                        before, begun = begun, len(list(folder.glob(f"{PART}{owner}-*")))
+                        before, begun = begun, len(in_progress(folder, owner))
                         unexplained = unexplained + 1 if begun == before else 0
                         if unexplained == UNEXPLAINED:
                             raise ExecutorLost(f"the Dask workers at {self.address} are killed whatever they run")
                         again = submit(task)
-                        futures[again] = task
+                        futures[again] = (task, begun, unexplained)
                         done.add(again)
             finally:
                 self._client.cancel(list(futures))
@@ -170,9 +168,10 @@ def _problem(
             digest = ""
         if digest != plugin.sha256:
             return f"does not see the plug-in {plugin.path} as it is here; put it on storage that all machines share"
-    for name, value in _code().items():
-        if value != code[name]:
-            return f"runs other code: its {name} is {value}, here it is {code[name]}; install the same there"
+    own = provenance()
+    for name, value in code.items():
+        if own[name] != value:
+            return f"runs other code: its {name} is {own[name]}, here it is {value}; install the same there"
     return None
 
 

@@ -14,6 +14,7 @@ import pytest
 from experiments import executors_dask
 from experiments.cells import Plugin
 from experiments.config import ConfigError
+from experiments.executors import ExecutorLost
 from experiments.executors_dask import DaskCluster, _code, _problem, _run_task
 from experiments.sweep import Stopped, run_sweep
 from tests.experiments.sweeping import KILLER, WAITING, planned, tables
@@ -25,14 +26,28 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 def started(workers: int) -> Any:
     return distributed.LocalCluster(
-        workers, threads_per_worker=1, host="127.0.0.1", protocol="tcp://", dashboard_address="127.0.0.1:0", silence_logs=50
+        workers,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        protocol="tcp://",
+        dashboard_address="127.0.0.1:0",
+        silence_logs=50,
     )
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    with started(2) as local:
+    import dask
+
+    # So that the scheduler gives up tasks, as it does where more workers are killed than here.
+    with dask.config.set({"distributed.scheduler.allowed-failures": 1}), started(2) as local:
         yield local.scheduler_address
+
+
+@pytest.fixture(autouse=True)
+def _any_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may commit between the start of the workers and the test."""
+    monkeypatch.setattr(executors_dask, "SAME", ("packages", "python"))
 
 
 def files(out: Path) -> set[str]:
@@ -90,11 +105,52 @@ def test_workers_that_are_killed_cost_only_the_run_that_kills_them(cluster: str,
     assert files(sweep.out) == {"cells", "summary.csv", "summary.parquet", "sweep.json", full.key, once.key}
 
 
+def test_workers_that_are_killed_whatever_they_run_end_the_sweep(tmp_path: Path) -> None:
+    """Every task is given up at once, and nothing of it has begun."""
+
+    class Future:
+        status = "error"
+
+        def exception(self) -> Exception:
+            return distributed.KilledWorker("task", None, 0)
+
+    class Client:
+        loop = None
+        submitted = 0
+
+        def nthreads(self) -> dict[str, int]:
+            return {"a": 1, "b": 1}
+
+        def run(self, *_: object, **__: object) -> dict[str, None]:
+            return {}
+
+        def submit(self, *_: object, **__: object) -> Future:
+            self.submitted += 1
+            return Future()
+
+        def cancel(self, futures: list[Future]) -> None:
+            assert len(futures) == 3
+
+    class Completed(list[Future]):
+        def __init__(self, futures: dict[Future, object], loop: None):
+            super().__init__(futures)
+
+        add = list.append
+
+    client = Client()
+    dask = DaskCluster.__new__(DaskCluster)
+    dask.address, dask._client = "tcp://h:1", client
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distributed, "as_completed", Completed)
+        with pytest.raises(ExecutorLost, match="are killed whatever they run"):
+            list(dask.run(planned().cells, tmp_path))
+    assert 4 * executors_dask.UNEXPLAINED <= client.submitted <= 4 * (executors_dask.UNEXPLAINED + 1)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_worker_killed_from_outside_in_the_middle_of_a_run(cluster: str, tmp_path: Path) -> None:
     plugin, here, go = tmp_path / "waiting.py", tmp_path / "here", tmp_path / "go"
-    plugin.write_text(
-        WAITING.format(here=here, go=go).replace("touch()", "write_text(str(__import__('os').getpid()))")
-    )
+    plugin.write_text(WAITING.format(here=here, go=go).replace("touch()", "write_text(str(__import__('os').getpid()))"))
     values = {"plugins": [str(plugin)], "policies": ["fcfs+waiting", "fcfs+full"]}
 
     def kill() -> None:
@@ -121,6 +177,7 @@ def test_a_failing_run_does_not_end_the_sweep(cluster: str, tmp_path: Path) -> N
 
 
 def test_workers_that_run_other_code_are_refused(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors_dask, "SAME", ("git", "packages", "python"))
     monkeypatch.setattr(executors_dask, "provenance", lambda: {"git": {}, "packages": {}, "python": "3.99"})
     with pytest.raises(ConfigError, match=r"the worker tcp://.* runs other code: its git is") as caught:
         run_sweep(planned(), out=tmp_path / "out", cluster=cluster)
