@@ -14,6 +14,7 @@ from array import array
 from typing import Any
 
 from gpu_runner import hooks
+from gpu_runner.added_up import added_up_ns
 from gpu_runner.allotment import NOTHING, Allotment
 from gpu_runner.clock import Clock
 from gpu_runner.composition import FAR, Chunk, Running, compose, compose_anew, prefills_of
@@ -141,6 +142,8 @@ class PolicyScheduler(hooks.Scheduler):
         self.waiting.returned.clear()
         running = Running.of(self.running, deep=self._deep, limit=self._limit)
         seen = self._periods.expected_start(now)
+        if self.policy.chunking.cumulative:
+            running = running._replace(allowed_ns=added_up_ns(self.running, seen, deep=self._deep))
         self.waiting.now_ns = seen
         grant: Grant | None = None
         n_waiting = 0

@@ -92,6 +92,9 @@ class Chunking(Part):
     """Decides how many prefill tokens a step takes."""
 
     kind = "chunking"
+    cumulative: ClassVar[bool] = False
+    """Token deadlines add up: the next token is due :meth:`deadline_ns` x the outputs so far after the first one, or
+    after the end of the TTFT objective if that is later. Otherwise it is due :meth:`deadline_ns` after the last one."""
     lookahead: ClassVar[int] = 1
     """How many candidates the host lists in the view: every started prefill, then as many that wait as are wanting."""
 

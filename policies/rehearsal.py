@@ -100,6 +100,8 @@ class _Active:
         self.computed = view.cached_tokens
         self.left = 1 + view.number * 7 % 20
         self.last_ns = 0
+        self.start_ns = 0
+        self.outputs = 0
 
     @property
     def remaining(self) -> int:
@@ -179,8 +181,10 @@ class Rehearsal:
         if more > 0 and self._has_seat and len(self._queue):
             waiting = self._queue.first(more, self._now)
             candidates += [Candidate(r, r.cached_tokens, r.uncached_tokens) for r in waiting]
-        allowed = [(a.last_ns, chunking.deadline_ns(a.view)) for a in self._decoding]
-        deadlines = [last + d for last, d in allowed if d is not None]
+        allowed = [(a, chunking.deadline_ns(a.view)) for a in self._decoding]
+        deadlines = [
+            a.start_ns + a.outputs * d if chunking.cumulative else a.last_ns + d for a, d in allowed if d is not None
+        ]
         earliest = min(deadlines, default=None)
         return BatchView(self._now, *self._decode_features(), earliest, tuple(candidates), len(self._queue))
 
@@ -215,7 +219,10 @@ class Rehearsal:
             active.computed += 1
         ready = [run for run in self._prefilling if not run.remaining]
         self._prefilling = [run for run in self._prefilling if run.remaining]
+        for run in ready:
+            run.start_ns = max(self._now, run.view.arrival_ns + (run.view.slo_ttft_ns or 0))
         self._decoding = [a for a in (*self._decoding, *ready) if a.left > 1]
         for active in self._decoding:
             active.left -= 1
+            active.outputs += 1
             active.last_ns = self._now

@@ -58,7 +58,8 @@ class BatchView(NamedTuple):
     """Sum of the decoding requests' tokens in the KV cache."""
     decode_context_max: int
     earliest_deadline_ns: int | None
-    """The least of "last token + ``Chunking.deadline_ns``" over decoding requests; ``None``: no deadline."""
+    """The least of "last token + ``Chunking.deadline_ns``" over decoding requests, or of what adds up where the
+    chunking is ``cumulative``; ``None``: no deadline."""
     candidates: tuple[Candidate, ...]
     """Prefills in the order in which tokens would be handed out: all that have started, then, up to
     ``Chunking.lookahead`` in all, those that wait, as far as seats are free."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from policies.views import RequestView
 from sim.least import FAR, LeastActive
@@ -26,6 +26,10 @@ class Decoding:
         self.tallest = LeastActive()
         self.tightest = LeastActive()
 
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """Yield the step in which each request finishes, and its number."""
+        return (divmod(entry, self.size) for entry in self.finishes if entry < FAR)
+
     def drop(
         self, gone: set[int], running: Mapping[int, RequestView], deadline_of: Callable[[RequestView], int | None]
     ) -> None:
@@ -34,10 +38,7 @@ class Decoding:
         heapq.heapify(self.finishes)
         self.tallest.clear()
         self.tightest.clear()
-        for entry in self.finishes:
-            if entry >= FAR:
-                continue
-            last, i = divmod(entry, self.size)
+        for last, i in self.entries():
             self.tallest.add(last + 1 - self._totals[i], last)
             allowed = deadline_of(running[i])
             if allowed is not None:

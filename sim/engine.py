@@ -21,6 +21,7 @@ from costmodels.base import CostModel, CostModelError
 from policies.base import Ordering, Policy, PolicyError
 from policies.queue import PolicyQueue
 from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, StepRecord
+from sim.deadlines import AddedUp
 from sim.decoding import Decoding
 from sim.gate import Gate
 from sim.inbox import Inbox
@@ -125,6 +126,7 @@ class Engine:
         self._watched: set[int] = set()
         self._gate = Gate(policy, self.cache, self.limits.max_model_len, self._totals, self.log)
         self._decoding = Decoding(self._totals)
+        self._due = AddedUp(trace.output_tokens.tolist()) if policy.chunking.cumulative else None
         self.process = env.process(self._run())
 
     def _run(self) -> Generator[simpy.Event, Any, None]:
@@ -153,7 +155,7 @@ class Engine:
         caching, paging, watched, gate = cache.tracks, self._paging, self._watched, self._gate
         watching = caching and self.policy.ordering.cache_aware
         choosing = type(self.policy.ordering).choose is not Ordering.choose
-        deep = self._deep
+        deep, due = self._deep, self._due
         departing = caching or self._inbox is not None or deep
         # Neither memory nor replicas nor a pipeline: an engine that asks for them once a step, not one by one.
         plain = not departing and self._tandem is None
@@ -248,7 +250,11 @@ class Engine:
                     else:
                         listed += self._waiting_candidates(min(more, seats - n - started), seen)
                 deadline = None
-                if n:
+                if n and due is not None:
+                    deadline = due.least(step, now, seen)
+                    if deadline == FAR:
+                        deadline = None
+                elif n:
                     slack = tightest.value if tightest.until >= step else tightest.least(step)
                     if slack != FAR:
                         deadline = seen + slack
@@ -424,7 +430,9 @@ class Engine:
                     if depth < tallest.value or last > tallest.until:
                         tallest.add(depth, last)
                     allowed = deadline_of(view)
-                    if allowed is not None and (allowed < tightest.value or last > tightest.until):
+                    if due is not None:
+                        due.join(view, allowed, last, left_at)
+                    elif allowed is not None and (allowed < tightest.value or last > tightest.until):
                         tightest.add(allowed, last)
                     n += 1
                     context += goals[i]
@@ -537,7 +545,10 @@ class Engine:
             self.queue.push_front(view._replace(generated_tokens=self._goals[i] - self._prompts[i], cached_tokens=0))
         if gone:
             assert self._paging is not None
-            self._decoding.drop(gone, self._paging.running, self.policy.chunking.deadline_ns)
+            running, deadline_of = self._paging.running, self.policy.chunking.deadline_ns
+            self._decoding.drop(gone, running, deadline_of)
+            if self._due is not None:
+                self._due.drop(self._decoding.entries(), running, deadline_of)
         return len(gone), context
 
     def _hurry(self, victims: list[Victim]) -> int:

@@ -87,10 +87,19 @@ class State:
         needed = sum(self.pool.missing(r.view.number, r.computed + 1) for r in self.decoding)
         return self.pool.fits(head.view.number, head.tokens, needed)
 
+    def due(self, r: Request, allowed: int, now: int) -> int:
+        """Return when the next token of a request is due."""
+        if not self.policy.chunking.cumulative:
+            return now + allowed
+        first = self.steps[r.token_steps[0]]
+        end = first["start_ns"] + first["duration_ns"]
+        start = max(end if end <= self.now else now, r.view.arrival_ns + (r.view.slo_ttft_ns or 0))
+        return start + allowed * len(r.token_steps)
+
     def look(self, may_start: bool, n_waiting: int) -> BatchView:
         chunking, contexts = self.policy.chunking, self.contexts()
         now = self.start_ns()
-        deadlines = [now + d for r in self.decoding if (d := chunking.deadline_ns(r.view)) is not None]
+        deadlines = [self.due(r, d, now) for r in self.decoding if (d := chunking.deadline_ns(r.view)) is not None]
         listed = [Candidate(r.view, r.computed, r.missing) for r in self.prefilling]
         for r in self.in_order() if may_start else []:
             if len(listed) >= chunking.lookahead or not self.seat_free(len(listed) - len(self.prefilling)):

@@ -186,6 +186,18 @@ CHUNKINGS = {
         ),
     ),
     "p-pas": _part("p-pas", pressures),
+    "deadline-sum": _part("deadline-sum", deadline_params),
+    "qoserve": _part(
+        "qoserve",
+        st.fixed_dictionaries(
+            {
+                "tpot": st.sampled_from([None, "inf", *map(ms, (25, 60, 110, 170))]),
+                "grid": st.sampled_from([None, "1", "4|9|16|40", "2|3|30"]),
+                "margin": st.sampled_from([None, ms(0), ms(3), "5%"]),
+                "per_gap": st.sampled_from([None, None, True]),
+            }
+        ),
+    ),
     "guarded": _part(
         "guarded",
         st.builds(

@@ -58,6 +58,12 @@ RELATED = (
     "srjf-calibrated:lam=20+deadline-slots:slots=2,age=50,overrun=10",
     "fcfs+p-pas:low=64,high=512",
     "lpm+p-pas:low=80,high=300,large=200",
+    "fcfs+deadline-sum",
+    "fcfs+deadline-sum:tpot=20",
+    "srjf-calibrated:lam=20+deadline-sum:margin=5%",
+    "qoserve+qoserve:tpot=15,grid=32|64|128|256",
+    "fcfs+qoserve:grid=16|32|64|128|256",
+    "edf+qoserve:per_gap=True,grid=16|32|64|128|256",
 )
 """Orderings and chunkings of neighbouring systems; apart, so that the seeds of the others mean what they meant."""
 

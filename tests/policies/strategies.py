@@ -113,6 +113,20 @@ PARAMETERS: dict[tuple[str, str], dict[str, st.SearchStrategy[Any]]] = {
         "age": milliseconds,
         "overrun": st.floats(0, 1e9),
     },
+    ("chunking", "deadline-sum"): {
+        "tpot": st.none() | milliseconds,
+        "cap": counts,
+        "margin": margins,
+        "margins": tenant_margins,
+        "age": milliseconds,
+        "overrun": st.floats(0, 1e9),
+    },
+    ("chunking", "qoserve"): {
+        "tpot": st.none() | milliseconds,
+        "grid": st.lists(st.integers(1, 4096), min_size=1, unique=True).map(lambda g: "|".join(map(str, sorted(g)))),
+        "margin": margins,
+        "per_gap": st.booleans(),
+    },
     ("chunking", "deadline-slots"): {
         "tpot": st.none() | milliseconds,
         "cap": counts,
