@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gpu_runner.clock import Clock
 from gpu_runner.described import device as described_device
 from gpu_runner.described import plain
 from gpu_runner.engine import EngineError
@@ -22,7 +23,6 @@ from gpu_runner.hybrid.prefill import Prefiller
 from gpu_runner.hybrid.prefixstore import PrefixStore, Shape
 from gpu_runner.hybrid.scheduler import Ended, HybridScheduler, Prompt, Served, block_hashes
 from gpu_runner.hybrid.scoring import Question, answer
-from gpu_runner.replay import Clock
 from gpu_runner.settings import Settings, Wishes
 from sim.engine import Limits
 from sim.memory import Memory
