@@ -60,6 +60,14 @@ def test_nothing_is_made_up_after_a_preemption(tmp_path: Path) -> None:
     assert chunks_of(read_run(tmp_path / "run")) is None
 
 
+def test_what_the_tables_contradict_is_not_known(tmp_path: Path) -> None:
+    stored(tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert chunks_of(run) is not None
+    run.requests["chunks"] = run.requests["chunks"] + 1
+    assert chunks_of(run) is None
+
+
 def test_replicas_have_steps_of_their_own(tmp_path: Path) -> None:
     tables = stored(tmp_path / "run", **{"cluster.replicas": 3, "cluster.router": "round-robin", "trace.limit": 90})
     found = chunks_of(read_run(tmp_path / "run"))
