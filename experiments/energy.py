@@ -7,7 +7,6 @@ from typing import Any
 from costmodels.energy import EnergyModel, power_energy
 from costmodels.hardware import gpu_names, llm_names, load_gpu, load_llm
 from costmodels.io import load_card
-from costmodels.sources import with_dtype
 from experiments.config import Config
 
 
@@ -31,5 +30,8 @@ def _of_card(card: dict[str, Any]) -> EnergyModel | None:
     llm = next((name for name in (model, f"{model}-fp8") if name in llm_names()), None)
     if llm is None or gpu not in gpu_names() or type(tp) is not int or tp < 1:
         return None
+    # Kernel tables come with it, and pandas with them.
+    from costmodels.sources import with_dtype
+
     dtype = card.get("dtype")
     return power_energy(with_dtype(load_llm(llm), dtype if dtype in ("bf16", "fp8") else None), load_gpu(gpu), tp)
