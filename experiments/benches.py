@@ -17,7 +17,7 @@ from experiments.replays import real_memory
 from gpu_runner.engine import EngineError
 from gpu_runner.replay import replay
 from gpu_runner.validate.ends import Sample, sample_of
-from gpu_runner.validate.probe import ProbingClock, Speeds, cpu_work
+from gpu_runner.validate.probe import ProbingClock, Speeds, probe_work
 from gpu_runner.validate.schedule import Schedule, compare_schedules
 from gpu_runner.validate.step_times import predicted_ns
 from gpu_runner.validate.stored import STEP_FEATURES
@@ -179,12 +179,3 @@ class Bench:
             limits=self.limits,
             cache=self.memory.build(trace),
         )
-
-
-def probe_work() -> Callable[[], object] | None:
-    """Return what probes this machine's speed; ``None`` where engines run on a GPU: a CPU says nothing of that."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    return None if torch.cuda.is_available() else cpu_work()

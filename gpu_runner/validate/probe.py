@@ -88,3 +88,12 @@ def cpu_work() -> Callable[[], object]:
         return y
 
     return work
+
+
+def probe_work() -> Callable[[], object] | None:
+    """Return what probes this machine's speed; ``None`` where engines run on a GPU: a CPU says nothing of that."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return None if torch.cuda.is_available() else cpu_work()
