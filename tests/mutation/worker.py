@@ -20,6 +20,9 @@ HEAVY = ("hypothesis", "numpy", "pandas", "pyarrow.parquet", "pydantic.dataclass
 MEMORY = 8 << 30
 """Bytes of address space; a mutant may ask for more and more."""
 
+SECONDS = 300
+"""Processor time, several times what the slowest modules take: whoever needs more is in an endless loop."""
+
 
 def run(arguments: list[str]) -> tuple[int, str]:
     """Run pytest in a child."""
@@ -29,6 +32,7 @@ def run(arguments: list[str]) -> tuple[int, str]:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 10))
             import pytest
 
             status = 3

@@ -10,7 +10,7 @@ from tests.mutation.mutant import GROUPS as DESIGNED
 from tests.mutation.mutant import ROOT
 from tests.verification.chapter import CHAPTER
 from tests.verification.checks import GROUPS, Check
-from tests.verification.results import checks
+from tests.verification.results import ORACLE, checks
 
 ASKED = [*(f"T{k}" for k in range(1, 13)), *(f"P{k}" for k in range(1, 7)), *(f"D{k}" for k in range(1, 6))]
 
@@ -38,7 +38,8 @@ def test_the_chapter_has_every_check_and_every_group_of_mutants() -> None:
             own = [row for row in rows if row.startswith(f"| {check.name} | {check.holds} |")]
             assert len(own) == 1, check.name
             assert all(f"`{test}`" in own[0] for test in check.tests)
-            assert "FAILED" not in own[0]
+            only_vllm = all(test.startswith(ORACLE) for test in check.tests)
+            assert "| passed |" in own[0] or (only_vllm and "| not run |" in own[0]), own[0]
     for group_name in DESIGNED:
         assert any(row.startswith(f"| {group_name} |") for row in rows)
 
