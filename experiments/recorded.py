@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.config import ConfigError
 from policies.units import FOREVER_NS
@@ -139,7 +140,12 @@ def read_recorded(folder: Path) -> Recorded:
     head = _json(folder / RUN)
     if isinstance(head, dict) and head.get("format") is None and "resolved" in head:
         raise StoreError(f'{folder} holds a summary only (keep = "summary"): its tables were not kept')
-    stored = read_run(folder)
+    try:
+        stored = read_run(folder)
+    except StoreError:
+        raise
+    except (LookupError, ValueError, TypeError, AttributeError, NotImplementedError, OSError) as e:
+        raise StoreError(f"{folder} holds tables that cannot be read: {type(e).__name__}: {e}") from None
     for name, table, columns in (
         ("requests.parquet", stored.requests, REQUEST_COLUMNS),
         ("steps.parquet", stored.steps, STEP_COLUMNS),
@@ -149,15 +155,20 @@ def read_recorded(folder: Path) -> Recorded:
                 raise StoreError(f"{folder / name} has no column {column}")
             if table[column].dtype.kind not in "if":
                 raise StoreError(f"{folder / name}: column {column} should hold numbers")
-            if len(table[column]) and table[column].dtype.kind == "i":
-                extreme = max(abs(int(table[column].min())), abs(int(table[column].max())))
-                if extreme > FINITE:
-                    raise StoreError(f"{folder / name}: column {column} holds {extreme}, which is no time or count")
+            extreme = _extreme(table[column])
+            if extreme > FINITE:
+                raise StoreError(f"{folder / name}: column {column} holds {extreme:.6g}, which is no time or count")
     if "id" not in stored.requests:
         raise StoreError(f"{folder / 'requests.parquet'} has no column id")
     _check_references(folder, stored)
     described = _described(folder, stored.info, _json(folder / SUMMARY))
     return Recorded(**described, tables=stored)
+
+
+def _extreme(values: NDArray[Any]) -> float:
+    """Return the largest size among values, 0 where nothing was measured."""
+    measured = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+    return max(abs(float(measured.min())), abs(float(measured.max()))) if len(measured) else 0.0
 
 
 def _check_references(folder: Path, stored: StoredRun) -> None:

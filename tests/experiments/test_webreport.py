@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import html
 import json
 import re
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -20,6 +23,7 @@ from hypothesis import strategies as st
 from experiments.axes import plan
 from experiments.config import Draft
 from experiments.recorded import Swept, read_any, read_recorded
+from experiments.timeline import trace_document
 from experiments.webreport.charts import steps_of
 from experiments.webreport.groups import differences, grouped, places
 from experiments.webreport.page import read_sources, write_report
@@ -30,7 +34,7 @@ from experiments.webreport.sweeps import ENOUGH, curves, numeric_axis
 from sim.metrics import summarise
 from sim.objectives import Objectives
 from sim.stats import paired
-from sim.store import read_run, write_run
+from sim.store import StoreError, read_run, write_run
 from tests.experiments.conftest import Cli
 from tests.experiments.runs import SCARCE, stored, swept
 from tests.tables import RunTables
@@ -313,8 +317,6 @@ def broken(folder: Path, kind: str) -> str:
         else table.set_column(table.schema.get_field_index("ttft_ns"), "ttft_ns", [["x"] * len(table)])
     )
     pq.write_table(table, folder / "requests.parquet")
-    import hashlib
-
     head = json.loads((folder / "run.json").read_text())
     head["files"]["requests.parquet"] = hashlib.sha256((folder / "requests.parquet").read_bytes()).hexdigest()
     (folder / "run.json").write_text(json.dumps(head))
@@ -530,3 +532,39 @@ def test_the_definitions_are_those_of_the_summary(tmp_path: Path) -> None:
     _, (hits, came) = _binned(run.tables.requests["arrival_ns"], [good, np.ones(len(good))], 40)
     objectives = Objectives.parse("ttft:1000,tpot_p99:25")
     assert hits.sum() / came.sum() == summarise(tables.requests, tables.steps, objectives)["slo_attainment"]
+
+
+ODD = (-(2**63), -(2**62), -5, -1, 0, 1, 10**6, 2**40, 2**62, 2**63 - 1)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_odd_tables_are_shown_or_refused_in_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    base = tmp_path_factory.getbasetemp() / "odd-tables"
+    if not base.exists():
+        stored(base, batches=True, **{**SCARCE, "trace.limit": 30})
+        shutil.copytree(base, base / "kept")
+    name = data.draw(st.sampled_from(["requests", "steps", "preemptions", "batches"])) + ".parquet"
+    table = pq.read_table(base / "kept" / name)
+    for _ in range(data.draw(st.integers(1, 3))):
+        column = data.draw(st.sampled_from(table.column_names))
+        at = data.draw(st.integers(0, len(table) - 1))
+        values = table[column].to_pylist()
+        floats = str(table.schema.field(column).type) == "double"
+        values[at] = data.draw(
+            st.sampled_from([float("inf"), -1e300, 1e300, None]) if floats else st.sampled_from((*ODD, None))
+        )
+        kind = table.schema.field(column).type
+        if str(kind) == "string":
+            values[at] = data.draw(st.sampled_from(["", "x", "finished", None]))
+        table = table.set_column(table.schema.get_field_index(column), column, pa.array(values, kind))
+    shutil.copytree(base / "kept", base, dirs_exist_ok=True)
+    pq.write_table(table, base / name)
+    head = json.loads((base / "run.json").read_text())
+    head["files"][name] = hashlib.sha256((base / name).read_bytes()).hexdigest()
+    (base / "run.json").write_text(json.dumps(head))
+    with contextlib.suppress(StoreError):
+        parsed(report(base))
+        json.loads(trace_document([read_recorded(base)]))
