@@ -90,10 +90,8 @@ class Storyteller:
             parts.append(f"{_ms(decoding)} of steps that only decoded")
         sentences = [f"{told}: {' and '.join(parts)}." if parts else f"{told}."]
         if before or after:
-            sentences.append(
-                f"Meanwhile {_count(before, 'request')} that had come before it started"
-                + (f", and {after:,} that came later." if after else ".")
-            )
+            overtaken = f", and {after:,} later {'one' if after == 1 else 'ones'} overtook it" if after else ""
+            sentences.append(f"Meanwhile {_count(before, 'earlier request')} started{overtaken}.")
         return sentences
 
     def _prefill(self, i: int, row: dict[str, Any]) -> list[str]:

@@ -226,7 +226,9 @@ def test_stories_are_true(tmp_path: Path) -> None:
     arrival, begin = (tables.requests[c] for c in ("arrival_ns", "first_scheduled_ns"))
     passed = (begin >= arrival[slowest]) & (begin < begin[slowest]) & (np.arange(len(begin)) != slowest)
     before = int((passed & (arrival <= arrival[slowest])).sum())
-    assert f"Meanwhile {before:,} request" in told
+    assert f"Meanwhile {before:,} earlier request" in told
+    after = int(passed.sum()) - before
+    assert (f"and {after:,} later" in told) == (after > 0)
 
 
 def test_preemptions_are_told(tmp_path: Path) -> None:
