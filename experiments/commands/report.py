@@ -25,7 +25,8 @@ def report(
 ) -> None:
     """Write one HTML file about runs and sweeps: figures with intervals, pictures, the slowest requests' stories."""
     from experiments import output
-    from experiments.webreport.page import read_sources, write_report
+    from experiments.webreport.page import write_report
+    from experiments.webreport.sources import read_sources
     from experiments.written import check_file, write_text
 
     check_file(out, ".html")

@@ -26,8 +26,9 @@ from experiments.recorded import Swept, read_any, read_recorded
 from experiments.timeline import trace_document
 from experiments.webreport.charts import steps_of
 from experiments.webreport.groups import differences, grouped, places
-from experiments.webreport.page import read_sources, write_report
+from experiments.webreport.page import write_report
 from experiments.webreport.reproduce import command_of, file_of, toml
+from experiments.webreport.sources import read_sources
 from experiments.webreport.stories import Storyteller
 from experiments.webreport.svg import Plot, Scale, thinned, tick_labels
 from experiments.webreport.sweeps import ENOUGH, curves, numeric_axis

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.webreport.page import read_sources, write_report
+from experiments.webreport.page import write_report
+from experiments.webreport.sources import read_sources
 from tests.experiments import chromium
 from tests.experiments.runs import stored, swept
 
