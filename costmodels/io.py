@@ -27,6 +27,9 @@ FORMAT_VERSION = 1
 MOST_NESTED = 20
 """Models within models; each is evaluated by calling the next."""
 
+MOST_NAME = 300
+"""Characters of a model's name, which begins its messages."""
+
 MOST_KNOTS = 1 << 15
 """Of one axis of a table."""
 
@@ -134,7 +137,9 @@ def cost_model_from_dict(data: Any, source: str = "cost model") -> CostModel:
         raise CostModelError(f"{source}: kind is missing (kinds: {', '.join(KINDS)})")
     kind = data["kind"]
     if kind not in KINDS:
-        raise CostModelError(f"{source}: unknown kind {kind!r}{_nearest(str(kind), KINDS)} (kinds: {', '.join(KINDS)})")
+        raise CostModelError(
+            f"{source}: unknown kind {_short(kind)}{_nearest(str(kind), KINDS)} (kinds: {', '.join(KINDS)})"
+        )
     try:
         return READERS[kind](data, source)
     except CostModelError as e:
@@ -315,6 +320,8 @@ def _check_fields(data: dict[str, Any], source: str, needed: list[str], optional
     for text in ("name", "source"):
         if not isinstance(data.get(text, ""), str):
             raise CostModelError(f"{source}: {text} is {_json_type(data[text])}; it must be a string")
+    if len(data.get("name", "")) > MOST_NAME:
+        raise CostModelError(f"{source}: name has more than {MOST_NAME} characters")
 
 
 def _array(data: dict[str, Any], field: str) -> tuple[Any, ...]:
@@ -338,6 +345,11 @@ def _fraction(text: Any, field: str) -> Fraction:
     except ZeroDivisionError:
         pass
     raise CostModelError(f'{field} is {text!r}; it must be a fraction like "1/20"')
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MOST_NAME else f"{text[:MOST_NAME]}..."
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

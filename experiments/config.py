@@ -199,6 +199,9 @@ PLAIN = {
 MOST_TEXT, MOST_DOTS, MOST_BITS = 1 << 20, 16, 256
 """Characters of a TOML file, dots of a key in it, and bits of a number."""
 
+LONGEST = 500
+"""Characters of what a message repeats of its input."""
+
 _PART = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
 DOTTED = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{MOST_DOTS + 1}}}")
 """A key with too many dots, for which the parser takes a time that grows with their square."""
@@ -353,12 +356,12 @@ class Draft:
         key = ".".join(names)
         origin = self.origin(key)
         if first["type"] == "extra_forbidden":
-            return f"{origin}: unknown key {key}{suggest(names[-1], known_keys(names[:-1]))}"
+            return f"{_short(origin)}: unknown key {_short(key)}{suggest(names[-1], known_keys(names[:-1]))}"
         message = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
         message = PLAIN.get(first["type"], message)
         # An option, or a key of another name, says itself what it is.
         what = origin if origin.startswith("--") or ": " in origin else f"{origin}: {key}"
-        return f"{what} is {first['input']!r}, but {message}"
+        return f"{_short(what)} is {_short(repr(first['input']))}, but {_short(message)}"
 
 
 def read_toml(text: str) -> dict[str, Any]:
@@ -411,6 +414,10 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return nearest(name, known) + (f" (known: {', '.join(known)})" if known else "")
 
 
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
 def _nearest_file(path: Path) -> str:
     folder = path.parent
     names = [p.name for p in folder.glob("*.toml")] if folder.is_dir() else []
@@ -420,4 +427,7 @@ def _nearest_file(path: Path) -> str:
 
 def _beside(config: Path, name: str) -> str:
     beside = config.parent / name
-    return str(beside) if beside.exists() else name
+    try:
+        return str(beside) if beside.exists() else name
+    except OSError:  # such as a name that is too long
+        return name

@@ -43,6 +43,8 @@ class PolicySpec:
         Raises:
             PolicyError: naming what is unknown or out of range, and the nearest that exists.
         """
+        if len(text) > LONGEST:
+            raise PolicyError(f"a policy string has at most {LONGEST:,} characters, not {len(text):,}")
         # No part's name begins with a digit, so the plus of 1e+3 does not end a part.
         pieces = [_split(piece, text) for piece in re.split(r"\+(?!\d)", text)]
         if pieces[0][0] in ALIASES:
@@ -106,6 +108,10 @@ class PolicySpec:
         )
 
 
+LONGEST = 5_000
+"""Characters of a policy string; messages repeat it."""
+
+
 def parse_policy(text: str) -> Policy:
     """Build the policy that ``text`` describes; see :meth:`PolicySpec.parse`."""
     return PolicySpec.parse(text).build()
@@ -115,10 +121,14 @@ def _split(piece: str, text: str) -> tuple[str, dict[str, Any]]:
     name, _, rest = piece.strip().partition(":")
     name = name.strip()
     params = {}
+    if not name.isprintable():
+        raise PolicyError(f"policy {text!r}: {name!r} is no name of a part")
     for pair in filter(None, (p.strip() for p in rest.split(","))):
         key, _, value = (t.strip() for t in pair.partition("="))
         if not key or not value:
             raise PolicyError(f"policy {text!r}: {pair!r} should read name=value")
+        if not key.isprintable():
+            raise PolicyError(f"policy {text!r}: {key!r} is no name of a parameter")
         if key in params:
             raise PolicyError(f"policy {text!r}: {key} is given twice")
         params[key] = value

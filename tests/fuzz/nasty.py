@@ -170,7 +170,6 @@ NASTY: dict[str, tuple[str, Callable[[], str | bytes]]] = {
     "a tiny lam": ("policy", lambda: "srjf-calibrated:lam=1e-300+full"),
     "an exponent of lam without end": ("policy", lambda: "srjf-calibrated:lam=1e" + "9" * MB + "+full"),
     "a policy of arrays": ("stored-policy", lambda: '{"ordering": ' + "[" * 900 + "]" * 900 + "}"),
-    "an objective without end": ("slo", lambda: "ttft:" + "9" * MB),
     "objectives without end": ("slo", lambda: ",".join(["ttft:1"] * (MB // 7))),
     "models in models": ("cost-model", lambda: _margins(MB // 80)),
     "models in models, just within JSON's reach": ("cost-model", lambda: _margins(300)),

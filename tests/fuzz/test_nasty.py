@@ -44,16 +44,26 @@ def measured(target: str, data: bytes, folder: Path) -> dict[str, object]:
     return found
 
 
+def made(name: str, path: Path) -> None:
+    """Write an input in a process of its own, so that the memory it took is not this one's."""
+    child = os.fork()
+    if not child:
+        try:
+            data = NASTY[name][1]()
+            path.write_bytes(data.encode() if isinstance(data, str) else data)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
 @pytest.mark.parametrize("name", NASTY)
 def test_a_megabyte_takes_little_time_and_memory(name: str) -> None:
-    target, make = NASTY[name]
-    made = make()
-    data = made.encode() if isinstance(made, str) else made
-    del made
     with tempfile.TemporaryDirectory() as folder:
-        found = measured(target, data, Path(folder))
+        path = Path(folder) / "input"
+        made(name, path)
+        found = measured(NASTY[name][0], path.read_bytes(), Path(folder))
     told = str(found["told"])
     assert "killed" not in found, f"{name}: {told}"
-    assert not told.startswith("TRACEBACK"), told
+    assert not told.startswith("TRACEBACK"), told[-500:]
     assert "\n" not in told
     assert int(str(found["bytes"])) < BYTES
