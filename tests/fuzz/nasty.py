@@ -124,7 +124,10 @@ NASTY: dict[str, tuple[str, Callable[[], str | bytes]]] = {
     "xz": ("trace", lambda: lzma.compress(bytes(MB * 10))),
     "zstd": ("trace", lambda: pa.compress(bytes(MB * 100), "zstd", asbytes=True)),
     "Parquet of equal rows": ("trace", lambda: _parquet(_rows(30_000_000))),
-    "Parquet without dictionaries": ("trace", lambda: _parquet(_rows(30_000_000), use_dictionary=False)),
+    "Parquet without dictionaries": (
+        "trace",
+        lambda: _parquet(_rows(10_000_000), use_dictionary=False, compression="zstd"),
+    ),
     "Parquet of gzip": ("trace", lambda: _parquet(_rows(10_000_000), use_dictionary=False, compression="gzip")),
     "Parquet with a long text in every row": (
         "trace",

@@ -46,7 +46,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "sim/metrics.py": METRICS,
     "sim/objectives.py": ("sim/test_objectives_deadline.py", *METRICS),
     "sim/window.py": ("sim/test_objectives_deadline.py", "sim/test_window.py"),
-    "sim/stats.py": ("sim/test_stats_series.py", "sim/test_stats.py"),
+    "sim/stats.py": ("sim/test_percentile_halves.py", "sim/test_stats_series.py", "sim/test_stats.py"),
     "sim/records.py": ("sim/test_metrics_reference.py", *ENGINE),
     "sim/": ENGINE,
 }

@@ -1,4 +1,9 @@
-"""Mistakes in KV memory: the pool, its runs and tables, the prefix store."""
+"""Mistakes in KV memory: the pool, its runs and tables, the prefix store.
+
+Left out, for nothing that a run shows depends on them: the order of copies that begin at one block (the oldest is
+found by its turn, see ``RunStretch``), entering more than fits (``PrefixLru.enter``; the rest makes room at once), and a
+stretch that ends a step early where memory ends (``Paging.steps_that_fit``; that step is then taken singly).
+"""
 
 from tests.mutation.mutant import FREE, PREFIX_HIT, RESTORE, Mutant
 
@@ -114,12 +119,6 @@ MUTANTS = [
     ),
     Mutant(RUNS, "end = min(end, self.depth)", "end = self.depth", "a hit ends before the last token"),
     Mutant(
-        RUNS,
-        "while k and runs[k - 1].lo > run.lo:",
-        "while k and runs[k - 1].lo >= run.lo:",
-        "copies stay in the order of their coming",
-    ),
-    Mutant(
         BLOCKS,
         "            if depth < at.hi:\n",
         "            if depth <= at.hi:\n",
@@ -152,7 +151,6 @@ MUTANTS = [
         "two pins on one stretch are counted once each",
         RESTORE,
     ),
-    Mutant(LRU, "fitting = min(blocks, self.capacity - others)", "fitting = blocks", "the store keeps to its capacity"),
     Mutant(STORE, "if at.shared)])", ")])", "discard keeps what two requests share"),
     Mutant(
         STORE,
@@ -199,5 +197,4 @@ MUTANTS = [
         "cache.finish(index, computed)",
         "the newest token of a victim is not known",
     ),
-    Mutant(PAGING, "<= free:\n            taken", "< free:\n            taken", "a stretch may use the last block"),
 ]

@@ -27,7 +27,6 @@ class Result(NamedTuple):
     passed: int
     failed: int
     skipped: int
-    seconds: float
 
     @property
     def word(self) -> str:
@@ -65,17 +64,16 @@ def read_junit(report: Path) -> dict[str, Result]:
         name = name.removeprefix("tests/")
         bad = case.find("failure") is not None or case.find("error") is not None
         skipped = case.find("skipped") is not None
-        old = found.get(name, Result(0, 0, 0, 0.0))
+        old = found.get(name, Result(0, 0, 0))
         found[name] = Result(
             old.passed + (not bad and not skipped),
             old.failed + bad,
             old.skipped + skipped,
-            old.seconds + float(case.get("time", 0)),
         )
     return found
 
 
 def of(check: Check, results: dict[str, Result]) -> Result:
     """Add up a check's tests."""
-    parts = [results.get(test, Result(0, 0, 1, 0.0)) for test in check.tests]
+    parts = [results.get(test, Result(0, 0, 1)) for test in check.tests]
     return Result(*(sum(column) for column in zip(*parts, strict=True)))  # type: ignore[arg-type]

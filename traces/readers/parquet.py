@@ -22,7 +22,7 @@ VERSION = 1
 METADATA = b"prefillsim.trace"
 LATEST = LATEST_NS - 1
 
-LEAST_MEMORY, MOST_TIMES = 1 << 27, 100
+LEAST_MEMORY, MOST_TIMES = 1 << 27, 30
 """A file may unpack to so many bytes, or to so many times its size."""
 
 VALUE, OBJECT = 8, 64
