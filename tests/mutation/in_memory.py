@@ -1,8 +1,8 @@
 """Mistakes in KV memory: the pool, its runs and tables, the prefix store.
 
 Left out, for nothing that a run shows depends on them: the order of copies that begin at one block (the oldest is
-found by its turn, see ``RunStretch``), entering more than fits (``PrefixLru.enter``; the rest makes room at once), and a
-stretch that ends a step early where memory ends (``Paging.steps_that_fit``; that step is then taken singly).
+found by its turn, see ``RunStretch``), entering more than fits (``PrefixLru.enter``; the rest makes room at once), and
+a stretch that ends a step early where memory ends (``Paging.steps_that_fit``; that step is then taken singly).
 """
 
 from tests.mutation.mutant import FREE, PREFIX_HIT, RESTORE, Mutant
