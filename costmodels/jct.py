@@ -20,6 +20,9 @@ UNIT = 10**9
 STEP = 1_000
 """Granularity of the profile in tokens (PrefillOnly §6.3)."""
 
+LONGEST_INPUT = 1_000_000
+"""More tokens than any model takes; a grid of longer inputs would take minutes to fit."""
+
 SLOPE_LONGEST = 20_000
 """Longest input of the profile from which :func:`ns_per_token` takes the slope."""
 

@@ -13,6 +13,10 @@ class ObjectiveError(ValueError):
     """An objective that cannot be read; the message says what would be right."""
 
 
+LONGEST_ENTRY = 60
+"""No objective takes more characters; messages repeat no more of one."""
+
+
 @dataclass(frozen=True)
 class Objectives:
     """Upper bounds in nanoseconds; ``None`` means no such objective.
@@ -42,6 +46,7 @@ class Objectives:
         known = [f.name for f in fields(cls)]
         values: dict[str, int] = {}
         for entry in filter(None, (e.strip() for e in text.split(","))):
+            entry = entry if len(entry) <= LONGEST_ENTRY else f"{entry[:LONGEST_ENTRY]}..."
             key, colon, number = entry.partition(":")
             if key not in known:
                 raise ObjectiveError(

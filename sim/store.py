@@ -148,10 +148,18 @@ def read_run(folder: Path) -> StoredRun:
         if hashlib.sha256(content).hexdigest() != digest:
             raise StoreError(f"{path} is not the file that {RUN} describes: it was changed or damaged")
         if name.endswith(".parquet"):
-            tables[name] = _columns(pq.ParquetFile(pa.BufferReader(content)).read())
+            try:
+                tables[name] = _columns(pq.ParquetFile(pa.BufferReader(content)).read())
+            except (pa.ArrowException, OSError, ValueError, KeyError) as e:
+                raise StoreError(
+                    f"{path} is not a table of a run: {(str(e).splitlines() or ['it is damaged'])[0]}"
+                ) from None
     requests, steps = (tables[name] for name in TABLES)
     codes = {outcome: code for code, outcome in enumerate(OUTCOMES)}
-    requests["outcome"] = np.array([codes[o] for o in requests["outcome"].tolist()], dtype=np.int64)
+    try:
+        requests["outcome"] = np.array([codes[o] for o in requests["outcome"].tolist()], dtype=np.int64)
+    except (KeyError, TypeError):
+        raise StoreError(f"{folder / TABLES[0]} is not a table of a run: outcome is missing or unknown") from None
     info = {key: value for key, value in head.items() if key not in _RESERVED}
     return StoredRun(requests, steps, tables.get(PREEMPTIONS, NO_PREEMPTIONS), tables.get(BATCHES), info)
 

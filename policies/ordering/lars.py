@@ -7,11 +7,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from pydantic import FiniteFloat
 
 from costmodels.base import CostModel
-from costmodels.jct import SLOPE_LONGEST, jct_model
+from costmodels.jct import LONGEST_INPUT, SLOPE_LONGEST, jct_model
 from policies.base import Ordering, PolicyError
 from policies.registry import register
 from policies.units import ns_from_ms
@@ -45,7 +45,7 @@ class Lars(Ordering):
     """Least deadline as a multiple of the time that the whole prompt would take alone."""
     jct: Literal["linear", "attention", "perfect"] = "linear"
     """What estimates a prefill's time: a linear fit, one with attention's term, or the cost model itself."""
-    longest: Annotated[int, Ge(1000)] = SLOPE_LONGEST
+    longest: Annotated[int, Ge(1000), Le(LONGEST_INPUT)] = SLOPE_LONGEST
     """Longest input in tokens of the profile that a time is fitted to."""
 
     def __post_init__(self) -> None:

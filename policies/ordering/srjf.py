@@ -7,10 +7,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from costmodels.base import CostModel
-from costmodels.jct import SLOPE_LONGEST, jct_model, ns_per_token
+from costmodels.jct import LONGEST_INPUT, SLOPE_LONGEST, jct_model, ns_per_token
 from policies.base import Ordering, PolicyError
 from policies.registry import register
 from policies.units import NS
@@ -40,7 +40,7 @@ class SrjfStatic(Ordering):
     jct: Estimator = "tokens"
     """What counts as work: uncached tokens, or the time that a linear fit, one with attention's term, or the cost model
     itself estimates."""
-    longest: Annotated[int, Ge(1000)] = SLOPE_LONGEST
+    longest: Annotated[int, Ge(1000), Le(LONGEST_INPUT)] = SLOPE_LONGEST
     """Longest input in tokens of the profile that a time is fitted to: the maximum input length in the paper."""
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class SrjfCalibrated(Ordering):
     jct: Estimator = "tokens"
     """What counts as work: uncached tokens, or the time that a linear fit, one with attention's term, or the cost model
     itself estimates. A time is outweighed by lam times what a token takes."""
-    longest: Annotated[int, Ge(1000)] = SLOPE_LONGEST
+    longest: Annotated[int, Ge(1000), Le(LONGEST_INPUT)] = SLOPE_LONGEST
     """Longest input in tokens of the profile that a time is fitted to: the maximum input length in the paper."""
 
     def __post_init__(self) -> None:
