@@ -9,7 +9,7 @@ VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 TRACES ?= ../shared/traces
 
-.PHONY: install demo test lint regress bench bench-vllm oracle oracle-full mutants verification fuzz coverage clean
+.PHONY: install demo test lint docs regress bench bench-vllm oracle oracle-full mutants verification fuzz coverage clean
 
 install: $(STAMP)
 
@@ -32,6 +32,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The pages that are made from the code; a test compares them.
+docs: $(STAMP)
+	$(BIN)/python -m experiments.documents
 
 regress: $(STAMP)
 	$(BIN)/prefillsim regress experiments/baselines/*.toml
