@@ -1,0 +1,263 @@
+"""Goodput at any objectives, soft goodput, and who is dominated: against the metrics of runs, and as a command."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.config import ConfigError
+from experiments.pareto import Case, standings
+from experiments.recorded import Described
+from experiments.surface import credit, objective_grid, overshoot, parse_objectives, surface
+from experiments.surface_picture import best, surfaces
+from experiments.webreport.groups import Group
+from policies.units import MS
+from sim.metrics import met, summarise
+from sim.objectives import Objectives
+from sim.records import FINISHED, NULL, REJECTED, UNFINISHED, Columns
+from tests.engine import strategies
+from tests.engine.strategies import Run
+from tests.experiments.conftest import Cli
+
+quietly = settings(deadline=None, max_examples=60)
+
+times = st.integers(1, 40)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Columns:
+    """Requests of all outcomes, with and without gaps, in few nanoseconds so that many equal their objectives."""
+    n = draw(st.integers(1, 25))
+
+    def column(values: st.SearchStrategy[Any]) -> np.ndarray:
+        return np.array(draw(st.lists(values, min_size=n, max_size=n)))
+
+    outcome = column(st.sampled_from([FINISHED, FINISHED, FINISHED, REJECTED, UNFINISHED]))
+    finished = outcome == FINISHED
+    ttft, decoding = column(times), column(times)
+    generated = np.where(finished, column(st.integers(1, 6)), 0)
+    decoding = np.where(generated > 1, decoding, 0)
+    arrival = np.sort(column(st.integers(0, 100)))
+    own = column(st.sampled_from([NULL, NULL, 10, 20]))
+    return {
+        "arrival_ns": arrival,
+        "outcome": outcome,
+        "ttft_ns": np.where(finished, ttft, NULL),
+        "first_token_ns": np.where(finished, arrival + ttft, NULL),
+        "finished_ns": np.where(finished, arrival + ttft + decoding, NULL),
+        "generated_tokens": generated,
+        "tpot_p99_ns": np.where(generated > 1, column(st.integers(100, 4_000)) / 100, np.nan),
+        "itl_max_ns": np.where(generated > 1, column(times), NULL),
+        "jct_ns": np.where(finished, ttft + decoding, NULL),
+        "slo_ttft_ns": own,
+        "slo_tpot_ns": own[::-1].copy(),
+    }
+
+
+grids = st.lists(times, min_size=1, max_size=6, unique=True).map(lambda v: np.array(sorted(v), dtype=np.int64))
+
+optional = st.none() | times
+
+
+@quietly
+@given(tables(), grids, grids)
+def test_a_surface_counts_who_meets_each_pair_of_objectives(requests: Columns, ttft: Any, tpot: Any) -> None:
+    nobody = np.full(len(requests["outcome"]), NULL)
+    without_own = {**requests, "slo_ttft_ns": nobody, "slo_tpot_ns": nobody}
+    found = surface(requests, ttft, tpot)
+    for i, t in enumerate(ttft.tolist()):
+        for j, d in enumerate(tpot.tolist()):
+            expected = met(without_own, Objectives(ttft=t, tpot_p99=d)).sum()
+            assert found.met[i, j] == expected
+            assert found.attainment[i, j] == expected / len(nobody)
+    assert (np.diff(found.met, axis=0) >= 0).all()
+    assert (np.diff(found.met, axis=1) >= 0).all()
+
+
+@quietly
+@given(tables(), optional, optional, optional, optional, optional)
+def test_a_request_overshoots_where_it_does_not_meet(requests: Columns, *bounds: int | None) -> None:
+    objectives = Objectives(*bounds)
+    over = overshoot(requests, objectives)
+    assert ((over <= 0) == met(requests, objectives)).all()
+    assert (credit(over, 0.0) == met(requests, objectives)).all()
+
+
+@quietly
+@given(tables(), times, times, st.floats(0.01, 5.0), st.floats(1.0, 3.0))
+def test_soft_goodput_is_at_least_the_hard_one_and_grows_with_the_width(
+    requests: Columns, ttft: int, tpot: int, width: float, more: float
+) -> None:
+    over = overshoot(requests, Objectives(ttft=ttft, tpot_p99=tpot))
+    hard, soft, softer = credit(over, 0.0), credit(over, width), credit(over, width * more)
+    assert (hard <= soft).all()
+    assert (soft <= softer + 1e-12).all()
+    assert (soft[over >= width] == 0).all()
+    assert (softer <= 1).all()
+
+
+def test_half_as_late_as_the_width_counts_half() -> None:
+    assert credit(np.array([-0.5, 0.0, 0.05, 0.1, np.inf]), 0.1).tolist() == [1.0, 1.0, 0.5, 0.0, 0.0]
+
+
+@settings(deadline=None, max_examples=30)
+@given(strategies.runs(), st.integers(1, 400), st.integers(1, 100))
+def test_a_surface_at_a_run_s_objectives_is_its_summary(run: Run, ttft: int, tpot: int) -> None:
+    found = run.simulate()
+    nobody = np.full(len(found.requests["outcome"]), NULL)
+    requests = {**found.requests, "slo_ttft_ns": nobody, "slo_tpot_ns": nobody}
+    summary = summarise(requests, found.steps, Objectives(ttft=ttft, tpot_p99=tpot), found.preemptions)
+    at = surface(requests, np.array([ttft]), np.array([tpot]))
+    if summary["goodput"] is not None:
+        assert at.goodput[0, 0] == pytest.approx(summary["goodput"])
+        assert at.attainment[0, 0] == summary["slo_attainment"]
+
+
+@quietly
+@given(st.lists(tables(), min_size=1, max_size=3), st.sampled_from(["ttft_ns", "tpot_p99_ns"]))
+def test_objectives_of_a_grid_rise(runs: list[Columns], column: str) -> None:
+    grid = objective_grid(runs, column)
+    assert len(grid)
+    assert (np.diff(grid) > 0).all()
+
+
+@pytest.mark.parametrize("text", ["", "a", "5:", "10:5", "1:2:3", "0,5", "-1:4", "nan", "1:inf"])
+def test_objectives_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="--ttft"):
+        parse_objectives("--ttft", text)
+
+
+def test_objectives() -> None:
+    assert parse_objectives("--ttft", "20,10,20").tolist() == [10 * MS, 20 * MS]
+    assert parse_objectives("--ttft", "10:1000", 3).tolist() == [10 * MS, 100 * MS, 1000 * MS]
+
+
+def described(policy: str, seed: int, **summary: float) -> Described:
+    return Described(
+        Path(f"{policy}/{seed}"), policy, "trace", seed, "", f"hash-{seed}", Objectives(), {}, dict(summary), {}
+    )
+
+
+def case(policy: str, ttft: list[float], tpot: list[float], met_of: list[int]) -> Case:
+    """A policy of whose 1,000 requests within 1 s so many finish, on each seed."""
+    runs = [described(policy, s, ttft_p99_ms=a, tpot_p99_ms=b) for s, (a, b) in enumerate(zip(ttft, tpot, strict=True))]
+    requests = []
+    for good in met_of:
+        finished = np.arange(1000) < good
+        requests.append(
+            {
+                "arrival_ns": np.zeros(1000, dtype=np.int64),
+                "outcome": np.where(finished, FINISHED, REJECTED),
+                "ttft_ns": np.where(finished, 5, NULL),
+                "first_token_ns": np.where(finished, 5, NULL),
+                "finished_ns": np.where(finished, 10**9, NULL),
+                "generated_tokens": np.where(finished, 1, 0),
+                "tpot_p99_ns": np.full(1000, np.nan),
+                "itl_max_ns": np.full(1000, NULL),
+                "jct_ns": np.where(finished, 10**9, NULL),
+                "slo_ttft_ns": np.full(1000, NULL),
+                "slo_tpot_ns": np.full(1000, NULL),
+            }
+        )
+    return Case(Group(policy, "trace", "", {}, list(runs)), requests, Objectives())
+
+
+def test_who_is_dominated() -> None:
+    fast = case("fast", [10, 11, 12], [5, 5, 5], [900, 901, 902])
+    slow = case("slow", [20, 21, 22.5], [5, 5, 5], [800, 801, 803])
+    other = case("other", [50, 50, 50], [1, 1, 1], [700, 700, 700])
+    lucky = case("lucky", [10, 11, 11.9], [5, 5, 5], [900, 890, 915])
+    found = {s.case.policy: s for s in standings([fast, slow, other, lucky], 0.1)}
+    assert found["other"].front
+    assert (found["slow"].dominated_by, found["slow"].surely) == ("fast", True)
+    assert (found["fast"].dominated_by, found["fast"].surely) == ("lucky", False)
+    assert found["lucky"].front
+
+
+numbers = st.lists(st.integers(1, 4), min_size=3, max_size=3)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=5))
+def test_somebody_is_on_the_front_and_only_better_ones_dominate(drawn: list[Any]) -> None:
+    cases = [case(f"p{k}", *values) for k, values in enumerate(drawn)]
+    found = standings(cases, 0.1)
+    assert any(s.front for s in found)
+    by_name = {s.case.policy: s for s in found}
+    for s in found:
+        if s.dominated_by is not None:
+            better = by_name[s.dominated_by].estimates
+            assert (better["ttft_p99_ms"].mean or 0) <= (s.estimates["ttft_p99_ms"].mean or 0)
+            assert (better["tpot_p99_ms"].mean or 0) <= (s.estimates["tpot_p99_ms"].mean or 0)
+            assert (better["goodput"].mean or 0) >= (s.estimates["goodput"].mean or 0)
+
+
+def test_nobody_is_surely_best_where_seeds_disagree() -> None:
+    a, b, c = (case(n, [1, 1, 1], [1, 1, 1], m) for n, m in (("a", [9, 5, 7]), ("b", [5, 9, 8]), ("c", [1, 1, 2])))
+    grid = np.array([10], dtype=np.int64)
+    winner, sure = best(surfaces([a, c], grid, grid))
+    assert (winner.item(), sure.item()) == (0, True)
+    winner, sure = best(surfaces([a, b, c], grid, grid))
+    assert (winner.item(), sure.item()) == (1, False)
+    assert not best(surfaces([a], grid, grid))[1].any()
+
+
+def test_the_command_reads_a_comparison_at_other_objectives(cli: Cli, no_picture: None) -> None:
+    policies = ["-p", "sloweave", "-p", "vllm-default"]
+    options = ["--seeds", "3", "--limit", "60", "--json"]
+    assert cli("compare", "--workload", "mixed", *policies, *options, "--slo", "ttft:900", "--out", "a").code == 0
+    other = cli("compare", "--workload", "mixed", *policies, *options, "--slo", "ttft:300,tpot_p99:20", "--out", "b")
+    objectives = ["--ttft", "100,300", "--tpot", "10,20,40"]
+    result = cli("pareto", "a", "--slo", "ttft:300,tpot_p99:20", *objectives, "--json", "--out", "c")
+    assert result.code == 0, result.err
+    for row in result.json["policies"]:
+        if row["policy"] == "vllm-default":  # the other fills deadlines, which it has not got without an objective
+            compared = other.json["policies"]["vllm-default"]["goodput"]
+            assert row["goodput"] == pytest.approx(compared["mean"])
+            assert [row["goodput_lo"], row["goodput_hi"]] == pytest.approx(compared["ci95"])
+        assert row["soft_goodput"] >= row["goodput"]
+    with Path("c/surface.csv").open() as file:
+        rows = {(r["policy"], r["ttft_ms"], r["tpot_ms"]): r for r in csv.DictReader(file)}
+    assert len(rows) == 2 * 2 * 3
+    at = rows["vllm-default", "300.0", "20.0"]
+    assert float(at["goodput"]) == pytest.approx(other.json["policies"]["vllm-default"]["goodput"]["mean"])
+    assert {Path(f).name for f in result.json["files"]} == {
+        *("pareto.json", "pareto.csv", "pareto.png", "pareto.pdf", "surface.csv", "surface.png", "surface.pdf")
+    }
+
+
+def test_prefill_only_runs_have_one_kind_of_objective(cli: Cli, no_picture: None) -> None:
+    options = ["--seeds", "2", "--limit", "30", "--slo", "ttft:900", "--out", "a", "--json"]
+    policies = ["-p", "prefillonly", "-p", "fcfs+full"]
+    assert cli("compare", "--workload", "post-recommendation", *policies, *options).code == 0
+    result = cli("pareto", "a", "--out", "c")
+    assert result.code == 0, result.err
+    assert Path("c/surface.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["nowhere"], "no folder nowhere"),
+        (["."], "neither a run nor a sweep"),
+        ([".", "--ttft", "x"], "LOW:HIGH"),
+        ([".", "--slo", "ttfx:5"], "did you mean ttft"),
+    ],
+)
+def test_the_command_refuses_in_one_sentence(cli: Cli, arguments: list[str], reason: str) -> None:
+    result = cli("pareto", *arguments)
+    assert result.code == 2
+    assert reason in result.err
+    assert not Path("runs").exists()
+
+
+def test_a_sweep_without_tables_is_refused(cli: Cli, no_picture: None) -> None:
+    options = ["--seeds", "1", "--limit", "20", "--set", "keep=summary", "--out", "a", "--json"]
+    assert cli("compare", "--workload", "mixed", "-p", "sloweave", *options).code == 0
+    result = cli("pareto", "a")
+    assert result.code == 2
+    assert "summary only" in result.err
