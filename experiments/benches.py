@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,24 +16,13 @@ from experiments.replays import real_memory
 from gpu_runner.engine import EngineError
 from gpu_runner.replay import replay
 from gpu_runner.validate.ends import Sample, sample_of
-from gpu_runner.validate.probe import ProbingClock, Speeds, probe_work
 from gpu_runner.validate.schedule import Schedule, compare_schedules
 from gpu_runner.validate.step_times import predicted_ns
 from gpu_runner.validate.stored import STEP_FEATURES
-from policies.units import MS
 from sim.engine import Limits, simulate
 from sim.memory import Memory
 from sim.records import FINISHED, LoggedRun, Tables
 from traces.schema import Segments, Trace
-
-DECODING = Trace(
-    np.arange(24, dtype=np.int64) * 20 * MS,
-    np.full(24, 100, dtype=np.int64),
-    np.full(24, 16, dtype=np.int64),
-    name="reference",
-)
-"""Requests whose steps tell how fast a machine is that prefills and decodes; they come one by one, for a prefill of all
-is larger than any step of a profile."""
 
 
 def prefilling(longest: int) -> Trace:
@@ -64,7 +52,7 @@ class Measured:
     schedule: Schedule
     """Its batches, and those that the simulator makes on its clocks."""
     speed: float
-    """How long steps took at the time over what the cost model says of them: see :class:`Speeds`."""
+    """How long steps of reference requests took before and after it, over what the cost model says of them."""
 
 
 @dataclass(frozen=True)
@@ -77,58 +65,37 @@ class Bench:
     cost: CostModel
     limits: Limits
     memory: Memory
-    work: Callable[[], object] | None = None
-    """What probes of the machine's speed are; ``None`` for none."""
-    speeds: Speeds = field(default_factory=Speeds)
 
     @classmethod
     def of(cls, cell: Cell, engine: Any, cost: CostModel) -> Bench:
         """Return the bench of an engine that runs a cell's policy."""
-        return cls(cell, engine, cost, *real_memory(engine), probe_work())
+        return cls(cell, engine, cost, *real_memory(engine))
 
-    @property
-    def reference(self) -> Trace:
-        """Requests whose steps tell how fast the machine is at the moment."""
-        if self.memory.regime == "pool":
-            return DECODING
-        assert self.limits.max_model_len is not None
-        return prefilling(self.limits.max_model_len)
-
-    def repeat(self, trace: Trace, times: int, name: str) -> list[Measured]:
-        """Replay a trace several times, with the machine's speed before and after each.
+    def repeat(self, trace: Trace, times: int, name: str, reference: Trace) -> list[Measured]:
+        """Replay a trace several times, with the machine's speed before and after each, by ``reference`` requests.
 
         Raises:
             EngineError: if not all of it could be replayed.
         """
-        replays: list[tuple[Trace, LoggedRun, Schedule]] = []
-        paces: list[float | None] = []
-        speeds = [self.speed()]
+        found = []
+        after = self.speed(reference)
         for repeat in range(times):
-            came, run, clock = self.measure(trace)
+            before = after
+            came, run = self.measure(trace)
             label = name if times == 1 else f"{name}, repeat {repeat + 1}"
-            replays.append((came, run, self._schedule(label, came, run)))
-            paces.append(clock.pace(self._began()))
-            speeds.append(self.speed())
-        return [
-            Measured(*replayed, self.speeds.at(pace, before, after))
-            for replayed, pace, before, after in zip(replays, paces, speeds, speeds[1:], strict=False)
-        ]
+            schedule = self._schedule(label, came, run)
+            after = self.speed(reference)
+            found.append(Measured(came, run, schedule, (before + after) / 2))
+        return found
 
-    def speed(self) -> float:
-        """Return how long the steps of a few requests take now, over what the cost model says of them."""
-        _, run, clock = self.measure(self.reference)
+    def speed(self, reference: Trace) -> float:
+        """Return how long the steps of some requests take now, over what the cost model says of them."""
+        _, run = self.measure(reference)
         features = np.stack([run.steps[name] for name in STEP_FEATURES], axis=1)
-        speed = float(run.steps["duration_ns"].sum() / predicted_ns(self.cost, features).sum())
-        self.speeds.learn(speed, clock.pace(end_ns=self._began()))
-        return speed
+        return float(run.steps["duration_ns"].sum() / predicted_ns(self.cost, features).sum())
 
-    def _began(self) -> int:
-        """Return when the last replay's first step was decided, on the engine's clock."""
-        batches = self.engine.scheduler.recorder.batches()
-        return batches[0].decided if batches else 0
-
-    def measure(self, trace: Trace) -> tuple[Trace, LoggedRun, ProbingClock]:
-        """Replay a trace on the engine, whose prefix cache is empty, by a clock that knows how fast the machine was.
+    def measure(self, trace: Trace) -> tuple[Trace, LoggedRun]:
+        """Replay a trace on the engine, whose prefix cache is empty.
 
         Raises:
             EngineError: if not all of it could be replayed, or nothing was served.
@@ -136,8 +103,7 @@ class Bench:
         self.engine.reset_prefix_cache()
         if self.memory.suffix == "discard":
             self.engine.keep_tokens = kept_tokens(trace, self.memory.block_size)
-        clock = ProbingClock(self.engine.scheduler.clock, self.work)
-        came, run, sent = replay(trace, self.engine, clock=clock)
+        came, run, sent = replay(trace, self.engine)
         if sent.stopped is not None:
             raise EngineError(f"a replay of {self.cell.label} ended early: {sent.stopped}") from sent.error
         if self.engine.scheduler.fallen:
@@ -145,7 +111,7 @@ class Bench:
         if not (run.requests["outcome"] == FINISHED).any():
             why = next(iter(run.reasons.values()), "there were none")
             raise EngineError(f"no request of {trace.name} was served under {self.cell.label}; the first: {why}")
-        return came, run, clock
+        return came, run
 
     def simulate(self, trace: Trace, speed: float = 1.0) -> Tables:
         """Simulate the same requests on a machine whose steps take ``speed`` times what the policy believes."""

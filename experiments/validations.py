@@ -16,7 +16,7 @@ from costmodels.base import CostModel
 from costmodels.io import load_cost_model, save_cost_model
 from costmodels.profile import FEATURES, Profile, read_profile
 from experiments.axes import plan
-from experiments.benches import Bench, Measured
+from experiments.benches import Bench, Measured, prefilling
 from experiments.calibration import Calibration, calibrate
 from experiments.cells import Cell
 from experiments.config import ConfigError, Draft
@@ -38,6 +38,9 @@ from sim.records import FINISHED, Tables
 from traces.schema import Trace
 
 JUDGED_RHO = 0.85
+
+REFERENCE = 60
+"""Requests whose steps tell how fast the machine is at the moment."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,8 @@ def validate_engine(
     The largest stable rate of a policy is what it serves when all requests are there at once; each rate of the protocol
     is a share of it, on either side of its own: near saturation an error of capacity, which the knee shows by itself,
     would be a many times larger one of latency. The same requests are replayed several times, and each replay is
-    simulated with its own arrivals, at the speed that the machine had then (:attr:`Bench.reference`).
+    simulated with its own arrivals, at the speed that the machine had then, by the steps of other requests of the same
+    workload at the same rate before and after it: where an engine has pauses its steps take longer.
 
     Where requests only prefill, or there are no rates, the replays of all at once are repeated and their latencies
     compared too.
@@ -179,22 +183,34 @@ def validate_engine(
         EngineError: if an engine cannot start, or a replay fails.
     """
     for cell, engine in open_replaying(cells, cost_model, options):
-        trace = cell.source.load(cell.seed)
-        yield from _sections(Bench.of(cell, engine, cost), trace, protocol, tolerances)
+        yield from _sections(Bench.of(cell, engine, cost), protocol, tolerances)
 
 
-def _sections(bench: Bench, trace: Trace, protocol: Protocol, tolerances: Tolerances) -> Iterator[Section]:
-    label = bench.cell.label
+def _sections(bench: Bench, protocol: Protocol, tolerances: Tolerances) -> Iterator[Section]:
+    cell = bench.cell
+    label, trace, others = cell.label, cell.source.load(cell.seed), cell.source.load(cell.seed + 1)
+
+    def reference(rate: float | None) -> Trace:
+        if bench.memory.regime == "store":
+            assert bench.limits.max_model_len is not None
+            return prefilling(bench.limits.max_model_len)
+        if rate is None:
+            return paced(others.limit(REFERENCE), saturate=True)
+        return others.scale_rate(rate / mean_rate(others)).limit(REFERENCE)
+
     rates = bool(protocol.rhos and trace.arrival_ns[-1] > trace.arrival_ns[0])
     judged = not rates or bool(trace.output_tokens.max() == 1)
-    at_once = bench.repeat(paced(trace, saturate=True), protocol.repeats if judged else 1, "all at once")
+    at_once = bench.repeat(
+        paced(trace, saturate=True), protocol.repeats if judged else 1, "all at once", reference(None)
+    )
     engine_rate = float(np.mean([served_rate(m.run) for m in at_once]))
     simulated_rate = float(np.mean([served_rate(bench.simulate(m.came, m.speed)) for m in at_once]))
     ends = [_ends(bench, at_once, tolerances)] if judged else []
     schedules = [m.schedule for m in at_once]
     for rho in protocol.rhos if rates else ():
-        offered = trace.scale_rate(rho * engine_rate / mean_rate(trace))
-        repeats = bench.repeat(offered, protocol.repeats, f"ρ {rho:g}")
+        rate = rho * engine_rate
+        offered = trace.scale_rate(rate / mean_rate(trace))
+        repeats = bench.repeat(offered, protocol.repeats, f"ρ {rho:g}", reference(rate))
         schedules += [m.schedule for m in repeats]
         ends.append(_ends(bench, repeats, tolerances, rho, (engine_rate, simulated_rate)))
     yield schedule_section(label, schedules)
@@ -249,7 +265,7 @@ def promise_here(
     for cell, engine in open_replaying(cells, cost_model, options):
         trace = cell.source.load(cell.seed)
         bench = Bench.of(cell, engine, load_cost_model(cost_model))
-        _, run, _ = bench.measure(trace.scale_rate(rate / mean_rate(trace)))
+        _, run = bench.measure(trace.scale_rate(rate / mean_rate(trace)))
         fills = isinstance(cell.policy.build().chunking, DeadlineFill)
         kept.append(Kept.of(cell.label, fills, run, deadline_ns))
     return promise_section(deadline_ns, rate, kept)
@@ -268,10 +284,9 @@ def _rate_text(capacity: float, rows: Sequence[Row]) -> str:
 
 def _drift_text(speeds: Sequence[float], plain: Sequence[Row]) -> str:
     return (
-        f"Steps took {', '.join(f'{s:.2f}' for s in speeds)} times what the profile says, by reference requests before "
-        "and after each repeat and a fixed piece of work in its pauses; the simulator's steps are that much longer or "
-        "shorter, so that a machine that has changed since it was profiled is not taken for an error of the "
-        "simulation. Without that the "
+        f"Steps of other requests at the same rate took {', '.join(f'{s:.2f}' for s in speeds)} times what the profile "
+        "says, measured before and after each repeat; the simulator's steps are that much longer or shorter, so that a "
+        "machine that has changed since it was profiled is not taken for an error of the simulation. Without that the "
         f"largest error at the engine's rate would be {percent(_worst(plain), signed=True)}."
     )
 
