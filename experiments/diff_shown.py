@@ -79,18 +79,21 @@ def _show_totals(document: Document) -> None:
         mean = change["mean_change_ms"]
         if mean is None:
             continue
-        most = "".join(
-            f"; the most: {row['request']}, {number(row['a_ms'])} -> {number(row['b_ms'])} ms"
-            for row in (change["most_later"] or change["most_earlier"])[:1]
-        )
+        most = [
+            f"most {way}: {row['request']}, {number(row['a_ms'])} -> {number(row['b_ms'])} ms"
+            for way in ("earlier", "later")
+            for row in change[f"most_{way}"][:1]
+        ]
+        counts = f"{change['earlier']:,} earlier, {change['later']:,} later, {change['same']:,} at the same time"
         say(
-            f"{name} in B: {change['earlier']:,} earlier, {change['later']:,} later, {change['same']:,} at the same "
-            f"time, by {number(mean)} ms on average{most}."
+            f"{name} in B: {counts}; "
+            + "; ".join([f"on average {number(abs(mean))} ms {'earlier' if mean < 0 else 'later'}", *most])
         )
     if totals["outcomes"]:
         ends = _names([_outcome(o) for o in totals["outcomes"]])
         say(f"{len(totals['outcomes']):,} requests ended otherwise: {ends}.")
-    rows = [[key, *(number(row[c]) for c in ("a", "b", "change"))] for key, row in totals["summary"].items()]
+    summary = {key: row for key, row in totals["summary"].items() if row["a"] or row["b"]}
+    rows = [[key, *(number(row[c]) for c in ("a", "b", "change"))] for key, row in summary.items()]
     rows.insert(0, ["steps", *(f"{totals['steps'][c]:,}" for c in ("a", "b")), f"{_more(totals['steps']):,}"])
     table(["", "A", "B", "B - A"], rows)
 

@@ -122,48 +122,34 @@ class Why:
         begin = int(lane.edges[at])
         waiting = []
         for stay in lane.waiting_at(at):
-            r = stay.request
-            waiting.append(
-                {
-                    "request": str(requests["id"][r]),
-                    "place": place.get(r),
-                    "state": PHASES[stay.phase],
-                    "arrived_ms": int(requests["arrival_ns"][r]) / MS,
-                    "waited_ms": (begin - int(requests["arrival_ns"][r])) / MS,
-                    "prompt_tokens": int(requests["prompt_tokens"][r]),
-                    "reason": REASONS[int((lane.limit if stay.phase == BETWEEN else lane.reason)[at])],
-                }
-            )
+            reason = REASONS[int((lane.limit if stay.phase == BETWEEN else lane.reason)[at])]
+            row = self._one(stay.request, PHASES[stay.phase], reason, begin)
+            waiting.append({**row, "place": place.get(stay.request)})
         waiting.sort(key=lambda row: (row["state"] != PHASES[BETWEEN], row["place"] or len(waiting) + 1))
         visible, arrival = requests["visible_step"], requests["arrival_ns"]
         unseen = (arrival < lane.edges[at + 1]) & ((visible > number) | (visible == NULL))
         unseen &= (requests["replica"] == lane.replica) & (arrival >= begin)
-        for r in np.flatnonzero(unseen).tolist():
-            waiting.append(
-                {
-                    "request": str(requests["id"][r]),
-                    "place": None,
-                    "state": PHASES[0],
-                    "arrived_ms": int(arrival[r]) / MS,
-                    "waited_ms": 0.0,
-                    "prompt_tokens": int(requests["prompt_tokens"][r]),
-                    "reason": REASONS[ARRIVED],
-                }
-            )
+        waiting += [self._one(r, PHASES[0], REASONS[ARRIVED], begin) for r in np.flatnonzero(unseen).tolist()]
         refused = np.flatnonzero((visible == number) & np.isin(requests["outcome"], (REJECTED, REDIRECTED)))
         for r in refused.tolist():
-            waiting.append(
-                {
-                    "request": str(requests["id"][r]),
-                    "place": None,
-                    "state": "rejected" if requests["outcome"][r] == REJECTED else "redirected",
-                    "arrived_ms": int(arrival[r]) / MS,
-                    "waited_ms": 0.0,
-                    "prompt_tokens": int(requests["prompt_tokens"][r]),
-                    "reason": str(requests["reason"][r]),
-                }
-            )
+            what = "rejected" if requests["outcome"][r] == REJECTED else "redirected"
+            waiting.append(self._one(r, what, str(requests["reason"][r]), begin))
         return {**self._head(), **state_of(lane, at, self.requests), "waiting": waiting}
+
+    def _one(self, r: int, state: str, reason: str, now_ns: int) -> Document:
+        """Return one of those who wait in a step that began at a time."""
+        requests, schedule = self.requests, self.lanes[0].schedule
+        prompt, arrival = int(requests["prompt_tokens"][r]), int(requests["arrival_ns"][r])
+        return {
+            "request": str(requests["id"][r]),
+            "place": None,
+            "state": state,
+            "arrived_ms": arrival / MS,
+            "waited_ms": max(0, now_ns - arrival) / MS,
+            "prompt_tokens": prompt,
+            "prompt_blocks": None if schedule.blocks is None else -(-prompt // schedule.block_size),
+            "reason": reason,
+        }
 
     def lane(self, replica: int) -> Lane:
         """Return a replica.

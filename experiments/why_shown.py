@@ -92,13 +92,14 @@ def show_step(document: Document) -> None:
             row["request"],
             "-" if row["place"] is None else str(row["place"]),
             f"{row['prompt_tokens']:,}",
+            "-" if row["prompt_blocks"] is None else f"{row['prompt_blocks']:,}",
             number(row["waited_ms"]),
             row["state"],
             row["reason"],
         ]
         for row in waiting[:SHOWN]
     ]
-    table(["request", "place", "prompt tokens", "waits for ms", "state", "reason"], rows)
+    table(["request", "place", "prompt tokens", "KV blocks", "waits for ms", "state", "reason"], rows)
     if len(waiting) > SHOWN:
         say(f"... and {len(waiting) - SHOWN:,} more, all in --json")
     if any(row["reason"] == REASONS[ARRIVED] for row in waiting):

@@ -32,7 +32,7 @@ POLICIES = (
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.tuples(st.sampled_from(POLICIES), st.sampled_from(POLICIES)),
     st.sampled_from([5.0, 60.0]),

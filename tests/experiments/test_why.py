@@ -78,7 +78,7 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
     return values
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(configurations())
 def test_every_moment_before_the_start_has_one_reason(values: dict[str, Any]) -> None:
     with TemporaryDirectory() as folder:
@@ -90,7 +90,7 @@ def test_every_moment_before_the_start_has_one_reason(values: dict[str, Any]) ->
     assert (waited[started] == (requests["first_scheduled_ns"] - requests["arrival_ns"])[started]).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(configurations())
 def test_waiting_and_prefilling_make_the_time_to_first_token(values: dict[str, Any]) -> None:
     with TemporaryDirectory() as folder:
@@ -109,7 +109,7 @@ def test_waiting_and_prefilling_make_the_time_to_first_token(values: dict[str, A
             assert why.waited[:, r].sum() + prefilling == requests["ttft_ns"][r]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(configurations())
 def test_those_who_wait_are_the_ones_that_the_engine_counted(values: dict[str, Any]) -> None:
     with TemporaryDirectory() as folder:
@@ -129,7 +129,7 @@ def test_those_who_wait_are_the_ones_that_the_engine_counted(values: dict[str, A
         assert (counted == lane.steps["waiting"])[steady].all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(configurations())
 def test_each_reason_holds(values: dict[str, Any]) -> None:
     """Checked against the batches, which the reasons were not found from."""
