@@ -33,8 +33,3 @@ def test_the_commands_shown_exist() -> None:
     known = typer.main.get_command(make_app()).commands  # type: ignore[attr-defined]
     shown = set(re.findall(r"^    prefillsim ([\w-]+)|^\| `prefillsim ([\w-]+)", README, re.MULTILINE))
     assert {first or second for first, second in shown} == set(known)
-
-
-def test_links_and_pictures_are_there() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target
