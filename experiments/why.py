@@ -166,14 +166,15 @@ class Why:
         return {"run": str(self.run.path), "policy": self.run.label, "trace": self.run.trace, "note": self.note}
 
     def _turned_away(self) -> list[Document]:
-        found: dict[tuple[str, str], int] = {}
+        """Return how many were turned away for what, equal but for the numbers in it; the words are the first one's."""
+        found: dict[tuple[str, str], Document] = {}
         outcomes = self.requests["outcome"]
         for i in np.flatnonzero(np.isin(outcomes, (REJECTED, REDIRECTED))).tolist():
-            what = "rejected" if outcomes[i] == REJECTED else "redirected"
-            key = what, str(self.requests["reason"][i])
-            found[key] = found.get(key, 0) + 1
-        ranked = sorted(found.items(), key=lambda item: -item[1])
-        return [{"outcome": what, "reason": reason, "requests": n} for (what, reason), n in ranked]
+            what, reason = "rejected" if outcomes[i] == REJECTED else "redirected", str(self.requests["reason"][i])
+            kind = what, "".join(c for c in reason if not c.isdigit())
+            row = found.setdefault(kind, {"outcome": what, "reason": reason, "requests": 0})
+            row["requests"] += 1
+        return sorted(found.values(), key=lambda row: -int(row["requests"]))
 
 
 def state_of(lane: Lane, at: int, requests: Columns) -> Document:
@@ -196,7 +197,7 @@ def state_of(lane: Lane, at: int, requests: Columns) -> Document:
         "prefilled": [{"request": str(requests["id"][r]), "tokens": tokens} for r, tokens in pairs],
         "kv_blocks": None if blocks == NULL else blocks,
         "kv_blocks_at_most": lane.schedule.blocks,
-        "ended_by": REASONS[int(lane.limit[at])],
+        "ended_by": REASONS[int(lane.limit[at])] if lane.waiting_at(at) else None,
     }
 
 

@@ -88,7 +88,8 @@ def cell_of(run: Recorded, plugins: Sequence[Path] = ()) -> Cell:
         CannotRemake: if not; the message says why.
     """
     if run.host:
-        raise CannotRemake(f"it ran in the {HOSTS.get(run.host, run.host)}, which is never quite as fast twice")
+        host = HOSTS.get(run.host, run.host)
+        raise CannotRemake(f"it ran in {'the ' * (' ' in host)}{host}, which is never quite as fast twice")
     resolved, key = run.info.get("resolved"), run.info.get("key")
     if not isinstance(resolved, dict) or hash_of(resolved) != key:
         raise CannotRemake("run.json does not hold the configuration that its key stands for")

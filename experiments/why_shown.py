@@ -31,10 +31,11 @@ def show_totals(document: Document) -> None:
             number(row["longest_ms"]),
         ]
         for row in document["reasons"]
+        if row["waited_s"]
     ]
     table(["reason", "meaning", "s", "%", *PHASES, "requests", "longest ms"], rows, left=2)
     for row in document["turned_away"][:SHOWN]:
-        say(f"{row['outcome']}: {row['requests']:,} with the reason: {row['reason']}")
+        say(f"{row['outcome']}: {row['requests']:,}, the first for: {row['reason']}")
     if len(document["turned_away"]) > SHOWN:
         say(f"... and {len(document['turned_away']) - SHOWN:,} more reasons")
     if not document["slowest"]:
@@ -82,8 +83,9 @@ def show_step(document: Document) -> None:
     """Print everybody who waited in one step."""
     _head(document)
     say(step_line(document))
-    say(f"What ended it: {document['ended_by']}, {MEANINGS[REASONS.index(document['ended_by'])]}.")
-    waiting = document["waiting"]
+    waiting, ended_by = document["waiting"], document["ended_by"]
+    if ended_by is not None:
+        say(f"Nobody else ran for the reason {ended_by}: {MEANINGS[REASONS.index(ended_by)]}.")
     if not waiting:
         say("Nobody waited.")
         return

@@ -131,11 +131,9 @@ class Teller:
         first, last = int(requests["first_token_ns"][request]), int(requests["finished_ns"][request])
         arrival = int(requests["arrival_ns"][request])
         if first >= 0:
-            yield self._event(
-                first, first, None, "first token", "", f"first token, {_ms(first - arrival)} after arrival"
-            )
+            yield self._event(first, first, None, "first token", "", f"{_ms(first - arrival)} after arrival")
         if requests["outcome"][request] == FINISHED:
-            yield self._event(last, last, None, "finished", "", f"finished, {_ms(last - arrival)} after arrival")
+            yield self._event(last, last, None, "finished", "", f"{_ms(last - arrival)} after arrival")
 
 
 def _range(values: Any) -> str:

@@ -408,14 +408,23 @@ def test_the_command(cli: Cli, tmp_path: Path) -> None:
     stored(tmp_path / "run", **{"trace.rate": 100.0})
     requests: Columns = read_recorded(tmp_path / "run").tables.requests
     name = str(requests["id"][30])
-    for more, has in (([], "rank"), (["--request", name], "first token"), (["--step", "40"], "What ended it")):
+    for more, has in (
+        ([], "rank"),
+        (["--request", name], "first token"),
+        (["--step", "40"], "Nobody else ran for the reason"),
+    ):
         result = cli("why", "run", *more)
         assert result.code == 0, result.err
         assert has in result.out
         document = cli("why", "run", *more, "--json").json
         assert document["policy"] == "sloweave"
         assert document["note"] is None
-    assert cli("why", "run", "--step", "40", "--json").json["step"] == 40
+    document = cli("why", "run", "--step", "40", "--json").json
+    assert document["step"] == 40
+    assert document["ended_by"] in REASONS
+    first = cli("why", "run", "--step", "0", "--json").json
+    assert first["ended_by"] is None, "nobody waited"
+    assert "Nobody waited" in cli("why", "run", "--step", "0").out
 
 
 @pytest.mark.parametrize(
