@@ -31,7 +31,7 @@ EXAMPLES_SHOWN = [
 
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*(\.\w+)?$")
 
-SMALL = {"compare": ["--limit", "12", "--seeds", "2", "--jobs", "1"], "simulate": ["--limit", "12"]}
+SMALL = {"compare": ["--limit", "6", "--seeds", "1", "--jobs", "1"], "simulate": ["--limit", "6"]}
 """Options that make a command cheap, after its own."""
 
 CHEAP = {"policies", "trace", "report", "timeline"}
