@@ -219,7 +219,7 @@ class Search:
         return {place: self.design.verdict(values.get(place, ()), self.level) for place in self.asked}
 
     def _at_first_look(self, values: Values, place: int) -> Verdict:
-        return self.design.verdict(values[place][: self.design.looks[0]], self.level)
+        return self.design.verdict(values.get(place, ())[: self.design.looks[0]], self.level)
 
     def _next(self, verdicts: Mapping[int, Verdict]) -> list[int]:
         """Return the places to visit next."""

@@ -1,9 +1,9 @@
 """Capacity as a number, and two policies' capacities compared on the same seeds.
 
-Between a rate that surely holds a level of attainment and one that surely breaks it, attainment is taken to be a
-straight line over the logarithm of the rate: through the two, or fitted to them and the unclear rates between. It
-crosses the level at the estimate. Intervals are Student's over the pseudo-values of its logarithm with one seed left
-out (jackknife); policies are compared by the ratio of their estimates, seed by seed.
+From a rate that surely holds a level of attainment to one that surely breaks it, attainment is taken to run in straight
+lines over the logarithm of the rate, from each rate that was run to the next. Where it first falls below the level is
+the estimate. Intervals are Student's over the pseudo-values of its logarithm with one seed left out (jackknife);
+policies are compared by the ratio of their estimates, seed by seed.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ def points_of(capacity: Capacity, values: Values) -> list[int]:
     return sorted(place for place in values if capacity.holds <= place <= capacity.breaks)
 
 
-def crossing(log_rates: FloatArray, attainment: FloatArray, level: float) -> float | None:
-    """Return the logarithm of the rate at which a straight line through attainment crosses the level.
+def crossing(log_rates: FloatArray, attainment: FloatArray, level: float) -> float:
+    """Return the logarithm of the rate at which attainment first falls below the level.
 
-    ``None`` where it does not fall.
+    The first rate where it is below from there on, the last one where it never is.
 
     Args:
-        log_rates: shape (rates,).
+        log_rates: increasing, shape (rates,).
         attainment: at these rates, shape (rates,).
         level: from 0 to 1.
     """
-    x, y = log_rates - log_rates.mean(), attainment - attainment.mean()
-    slope = float(x @ y) / float(x @ x)
-    if not slope < 0:
-        return None
-    return float(log_rates.mean()) + (level - float(attainment.mean())) / slope
+    below = np.flatnonzero(attainment < level)
+    if not len(below) or below[0] == 0:
+        return float(log_rates[0 if len(below) else -1])
+    k = int(below[0])
+    share = (attainment[k - 1] - level) / (attainment[k - 1] - attainment[k])
+    return float(log_rates[k - 1] + share * (log_rates[k] - log_rates[k - 1]))
 
 
 def estimate(capacity: Capacity, values: Values, grid: Grid, confidence: float) -> Interval:
@@ -70,19 +71,14 @@ def _jackknife(found: Sequence[tuple[Capacity, Values]], grid: Grid, confidence:
         for (capacity, values), own in zip(found, places, strict=True)
     ]
 
-    def statistic(kept: NDArray[np.intp]) -> float | None:
-        logs = [crossing(x, y[:, kept].mean(axis=1), level) for x, y, level in tables]
-        known = [v for v in logs if v is not None]
-        return None if len(known) < len(logs) else known[0] - sum(known[1:])
+    def statistic(kept: NDArray[np.intp]) -> float:
+        first, *second = (crossing(x, y[:, kept].mean(axis=1), level) for x, y, level in tables)
+        return first - sum(second)
 
     every = np.arange(seeds)
     whole = statistic(every)
-    if whole is None:
-        return Interval(None, None, None)
-    left_out = [statistic(np.delete(every, s)) for s in range(seeds)] if seeds > 1 else [None]
-    if any(v is None for v in left_out):
-        return Interval(math.exp(whole), None, None)
-    spread = t_interval([seeds * whole - (seeds - 1) * v for v in left_out if v is not None], confidence)
+    left_out = [statistic(np.delete(every, s)) for s in range(seeds)] if seeds > 1 else []
+    spread = t_interval([seeds * whole - (seeds - 1) * v for v in left_out], confidence)
     if spread.lo is None or spread.hi is None:
         return Interval(math.exp(whole), None, None)
     # The pseudo-values give the width; the statistic of all seeds stays the estimate.

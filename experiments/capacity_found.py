@@ -22,7 +22,7 @@ DEFINITIONS = {
     "holds": "the highest rate tested that surely has at least the level",
     "breaks": "the lowest rate tested that surely has less",
     "confidence": "that capacity lies between the two; t-tests over seeds, Bonferroni over a search's rates and looks",
-    "estimate": "where a straight line through attainment over log rate between the two crosses the level; jackknife",
+    "estimate": "where attainment, interpolated between the two over log rate, first falls below the level; jackknife",
     "ratio": "of two estimates, on the same seeds; jackknife of its logarithm, 95 %",
     "surely_higher": "one policy surely holds the level at a rate at which, or above one at which, the other breaks it",
 }

@@ -122,8 +122,8 @@ def _choice(groups: Sequence[Group], metric: str) -> Choice:
         key=lambda group: -sign * (means[group.label] or 0.0),
     )
     if len(measured) < 2:
-        best = measured[0].label if measured else None
-        return Choice(groups[0].point, best, None, means, Interval(None, None, None), 1.0)
+        alone = measured[0].label if measured else None
+        return Choice(groups[0].point, alone, None, means, Interval(None, None, None), 1.0)
     best, *others = measured
     p = max(p_value(*_pairs(best, other, metric)) for other in others)
     difference = paired(*_pairs(best, others[0], metric)).difference

@@ -14,6 +14,7 @@ from experiments.report import objectives_line
 from experiments.surface_picture import COLOURS
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 MOST_PANELS = 4
@@ -75,9 +76,10 @@ def write_standings(found: Sequence[Standing], folder: Path, width: float) -> li
             _panel(axis, [s for s in found if _among(s.case, cases)], labels)
             axis.set_title(at, fontsize=8)
         axes[0].set_ylabel("P99 TTFT (ms)")
-        handles = {}
+        handles: dict[str, Artist] = {}
         for axis in axes:
-            handles |= {text: handle for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+            drawn, texts = axis.get_legend_handles_labels()
+            handles |= dict(zip(texts, drawn, strict=True))
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3)
         figure.suptitle(f"{shown[0][0][0]}: goodput in requests/s beside each policy; filled: on the Pareto front")
         return save_figure(figure, folder, "pareto", front_rows(found, width))

@@ -45,12 +45,14 @@ class Surface:
     @property
     def attainment(self) -> FloatArray:
         """Shares of arrived requests, shape (ttft, tpot)."""
-        return self.met / max(self.arrived, 1)
+        shares: FloatArray = self.met / max(self.arrived, 1)
+        return shares
 
     @property
     def goodput(self) -> FloatArray:
         """Requests per second, shape (ttft, tpot); 0 where nothing finished."""
-        return self.met * (NS / self.duration_ns if self.duration_ns else 0.0)
+        rates: FloatArray = self.met * (NS / self.duration_ns if self.duration_ns else 0.0)
+        return rates
 
 
 def surface(requests: Columns, ttft_ns: IntArray, tpot_ns: IntArray) -> Surface:
