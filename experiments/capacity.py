@@ -5,7 +5,8 @@ capacity at a level is the rate up to which attainment stays at or above it. Rat
 policies share, so that they see the same requests. At each rate seeds are added until a t-test says on which side of
 the level attainment is, or the seeds are used up. The tests of one search share its error probability by Bonferroni,
 over rates and looks, so the interval between a rate that surely holds the level and one that surely breaks it has the
-confidence that it states, as far as means over seeds are Normal.
+confidence that it states, as far as means over seeds are Normal. Both ends are run on all seeds, and must tell the same
+then: where few seeds are bad ones, the first may all be good.
 
 A run's variance is taken to be at least that of as many independent requests at the level: seeds in which every request
 meets its objectives have no spread to go by.
@@ -137,12 +138,27 @@ class Design:
         for look in self.looks:
             if len(values) < look:
                 return Verdict.OPEN
-            score = self.score(values[:look], level)
-            if look == 1:
-                return Verdict.HOLDS if score >= 0 else Verdict.BREAKS
-            if special.stdtr(look - 1, -abs(score)) <= self.error:
-                return Verdict.HOLDS if score > 0 else Verdict.BREAKS
+            if (told := self.told(values[:look], level)) is not Verdict.UNCLEAR:
+                return told
         return Verdict.UNCLEAR
+
+    def confirmed(self, values: Sequence[float], level: float) -> Verdict:
+        """Return what a look that tells and the last look, with all seeds, agree on."""
+        first = self.verdict(values, level)
+        if first in (Verdict.OPEN, Verdict.UNCLEAR):
+            return first
+        if len(values) < self.seeds:
+            return Verdict.OPEN
+        return first if self.told(values[: self.seeds], level) is first else Verdict.UNCLEAR
+
+    def told(self, values: Sequence[float], level: float) -> Verdict:
+        """Return what a t-test of these values tells; a single value is taken as it is."""
+        score = self.score(values, level)
+        if len(values) == 1:
+            return Verdict.HOLDS if score >= 0 else Verdict.BREAKS
+        if special.stdtr(len(values) - 1, -abs(score)) > self.error:
+            return Verdict.UNCLEAR
+        return Verdict.HOLDS if score > 0 else Verdict.BREAKS
 
     def score(self, values: Sequence[float], level: float) -> float:
         """Return by how many standard errors the mean of values exceeds the level."""
@@ -177,6 +193,8 @@ class Search:
     design: Design
     level: float
     asked: dict[int, None] = field(default_factory=dict)
+    ends: dict[int, None] = field(default_factory=dict)
+    """Places that were an end of the interval: what they tell must hold with all seeds."""
     around: dict[int, None] = field(default_factory=dict)
     """Where it only looked around, at the first look's seeds."""
     _looked: bool = False
@@ -195,6 +213,9 @@ class Search:
             if missing:
                 return missing
             more = self._next(verdicts)
+            if not more and (ends := [p for p in _bracket(verdicts) if p is not None and p not in self.ends]):
+                self.ends.update(dict.fromkeys(ends))
+                continue
             if not more and not self._looked:
                 self._looked = True
                 self._look_around(verdicts)
@@ -216,7 +237,12 @@ class Search:
         return Capacity(self.level, holds, breaks, len(known), rises, spent)
 
     def _verdicts(self, values: Values) -> dict[int, Verdict]:
-        return {place: self.design.verdict(values.get(place, ()), self.level) for place in self.asked}
+        return {
+            place: (self.design.confirmed if place in self.ends else self.design.verdict)(
+                values.get(place, ()), self.level
+            )
+            for place in self.asked
+        }
 
     def _at_first_look(self, values: Values, place: int) -> Verdict:
         return self.design.verdict(values.get(place, ())[: self.design.looks[0]], self.level)

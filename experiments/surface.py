@@ -45,7 +45,7 @@ class Surface:
     @property
     def attainment(self) -> FloatArray:
         """Shares of arrived requests, shape (ttft, tpot)."""
-        shares: FloatArray = self.met / max(self.arrived, 1)
+        shares: FloatArray = (self.met / max(self.arrived, 1)).astype(np.float64)
         return shares
 
     @property

@@ -146,11 +146,11 @@ def write_surfaces(cases: Sequence[Case], ttft_ns: IntArray, tpot_ns: IntArray, 
             if at and flat:
                 row[0].set_title(at, fontsize=8)
         if not flat:
-            figure.colorbar(drawn, ax=axes[:, :-1], label="goodput (requests/s)", pad=0.01, aspect=30)
+            figure.colorbar(drawn, ax=axes[:, :-1], label="goodput (requests/s)", pad=0.01, aspect=30, format="%.3g")
             for axis in axes[-1]:
                 axis.set_xlabel("TPOT objective (ms)")
         trace = shown[0][0][0]
-        figure.suptitle(f"{trace}: goodput at any objectives, mean of {_seeds(found)}; + the runs' own")
+        figure.suptitle(f"{trace}: goodput at any objectives, mean of {_seeds(found)}; +: those asked for")
         return save_figure(figure, folder, "surface", rows)
 
 
@@ -201,16 +201,18 @@ def _best(axis: Axes, own: Sequence[Surfaces], ttft_ns: IntArray, tpot_ns: IntAr
 
 
 def _scales(axis: Axes) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axis.set(xscale="log", yscale="log")
     axis.grid(False)
     for one in (axis.xaxis, axis.yaxis):
-        one.set_major_formatter("{x:g}")
-        one.set_minor_formatter("{x:g}")
-        one.set_tick_params(which="minor", labelsize=6)
+        one.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        one.set_major_formatter("{x:,g}")
+        one.set_minor_formatter(NullFormatter())
 
 
 def _own(axis: Axes, case: Case) -> None:
-    """Mark the objectives of the runs."""
+    """Mark the objectives by which the policies are judged."""
     ttft, tpot = case.objectives.ttft, case.objectives.tpot_p99
     if ttft is not None and tpot is not None:
         axis.plot(tpot / MS, ttft / MS, "+", color="white", markersize=9, markeredgewidth=2)

@@ -180,6 +180,18 @@ def test_noise_that_hides_the_level_gives_a_wide_interval_rather_than_a_wrong_on
     assert design.grid.rate(high) / design.grid.rate(low) > 1.5
 
 
+def test_a_rate_whose_first_seeds_are_the_good_ones_is_found_out() -> None:
+    """Attainment is 0.97 at every rate above 1, and nobody misses on the first eight seeds."""
+
+    def rarely_bad(rate: float, seed: int) -> float:
+        return 0.5 if rate > 2 else 0.91 if rate > 1 and seed >= 8 and seed % 4 else 1.0
+
+    design = Design(Grid.around(1.0, 0.025), 64, 1000)
+    low, high = ends(design, searched(design, 0.99, rarely_bad)[0])
+    assert design.verdict([rarely_bad(1.5, seed) for seed in range(8)], 0.99) is Verdict.HOLDS
+    assert low <= 1.0 <= high
+
+
 attainments = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=70)
 
 
@@ -299,7 +311,7 @@ def test_levels_and_rates() -> None:
 # A queue of equal prompts at a Poisson rate is M/D/1 for the command too.
 PROMPT = 2_000
 SERVICE_NS = LinearCost().step_ns(0, 0, 0, 1, PROMPT, 0)
-EQUAL = f"credit-verification:clip={PROMPT}-{PROMPT},users=600,rate=20"
+EQUAL = f"credit-verification:clip={PROMPT}-{PROMPT},users=400,rate=20"
 
 
 @pytest.fixture
@@ -314,14 +326,14 @@ def slo(waits: float) -> str:
 
 @pytest.mark.usefixtures("no_capacity_picture")
 def test_the_command_finds_the_capacity_of_md1(cli: Cli) -> None:
-    options = ["-p", "fcfs+full", "--attainment", "90", "--precision", "0.1", "--seeds", "16", "--json", "--out", "a"]
-    result = cli("capacity", "--workload", EQUAL, "--slo", slo(WAIT), *options)
+    options = ["-p", "fcfs+full", "--attainment", "90", "--rates", "20:50", "--precision", "0.1", "--seeds", "8"]
+    result = cli("capacity", "--workload", EQUAL, "--slo", slo(WAIT), *options, "--json", "--out", "a")
     assert result.code == 0, result.err
     (found,) = result.json["capacities"]
     truth = md1_capacity(0.9) * 1e9 / SERVICE_NS
     assert found["holds"] <= truth <= found["breaks"]
-    assert found["breaks"] / found["holds"] < 1.4
-    assert found["estimate"] == pytest.approx(truth, rel=0.05)
+    assert found["breaks"] / found["holds"] < 1.6
+    assert found["estimate"] == pytest.approx(truth, rel=0.1)
     assert found["runs"] == result.json["runs"] == len(list(Path("a/cells").iterdir()))
 
 
