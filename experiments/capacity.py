@@ -212,7 +212,8 @@ class Search:
             missing += [Want(place, first) for place in self.around if len(values.get(place, ())) < first]
             if missing:
                 return missing
-            more = self._next(verdicts)
+            left = self.design.grid.most_rates - len(self.asked)
+            more = self._next(verdicts)[:left]
             if not more and (ends := [p for p in _bracket(verdicts) if p is not None and p not in self.ends]):
                 self.ends.update(dict.fromkeys(ends))
                 continue
@@ -220,7 +221,7 @@ class Search:
                 self._looked = True
                 self._look_around(verdicts)
                 continue
-            more = (more or self._contradiction(values, verdicts))[: self.design.grid.most_rates - len(self.asked)]
+            more = more or self._contradiction(values, verdicts)[:left]
             if not more:
                 return []
             self.asked.update(dict.fromkeys(more))
@@ -237,12 +238,12 @@ class Search:
         return Capacity(self.level, holds, breaks, len(known), rises, spent)
 
     def _verdicts(self, values: Values) -> dict[int, Verdict]:
-        return {
-            place: (self.design.confirmed if place in self.ends else self.design.verdict)(
-                values.get(place, ()), self.level
-            )
-            for place in self.asked
-        }
+        verdicts = {place: self.design.verdict(values.get(place, ()), self.level) for place in self.asked}
+        firm = {place: self.design.confirmed(values.get(place, ()), self.level) for place in self.ends}
+        if any(firm[place] is Verdict.UNCLEAR is not verdicts[place] for place in firm):
+            # The first seeds have misled once, so none are believed by themselves any more.
+            return {place: self.design.confirmed(values.get(place, ()), self.level) for place in verdicts}
+        return verdicts | firm
 
     def _at_first_look(self, values: Values, place: int) -> Verdict:
         return self.design.verdict(values.get(place, ())[: self.design.looks[0]], self.level)
