@@ -198,3 +198,16 @@ def test_mistakes_are_told(cli: Cli, tmp_path: Path, second: str, words: str) ->
     result = cli("diff", "a", second)
     assert result.code == 2
     assert words in result.err
+
+
+def test_a_run_that_goes_on_differs(tmp_path: Path) -> None:
+    """The same steps up to a horizon, and then no more."""
+    stored(tmp_path / "a", **SCARCE)
+    tables = stored(tmp_path / "b", **SCARCE, **{"engine.horizon": 0.4})
+    found = diff(read_recorded(tmp_path / "a"), read_recorded(tmp_path / "b"))
+    assert found.decisions is not None
+    assert found.decisions.step == len(tables.steps["start_ns"])
+    document = found.document()
+    assert document["decisions"]["b"] is None
+    assert document["decisions"]["what"] == "only one of the two has such a step"
+    assert document["totals"]["outcomes"]

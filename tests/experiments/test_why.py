@@ -34,7 +34,6 @@ from experiments.why_reasons import (
 from policies.units import MS
 from sim.batches import batch_table
 from sim.provenance import provenance
-from sim.records import Columns
 from sim.store import write_run
 from tests.experiments.conftest import Cli
 from tests.experiments.runs import SCARCE, stored, swept
@@ -406,12 +405,12 @@ def test_an_engines_run_is_told_from_its_tables(tmp_path: Path) -> None:
 
 def test_the_command(cli: Cli, tmp_path: Path) -> None:
     stored(tmp_path / "run", **{"trace.rate": 100.0})
-    requests: Columns = read_recorded(tmp_path / "run").tables.requests
-    name = str(requests["id"][30])
+    tables = read_recorded(tmp_path / "run").tables
+    name, busy = str(tables.requests["id"][30]), int(np.argmax(tables.steps["waiting"]))
     for more, has in (
         ([], "rank"),
         (["--request", name], "first token"),
-        (["--step", "40"], "Nobody else ran for the reason"),
+        (["--step", str(busy)], "Nobody else ran for the reason"),
     ):
         result = cli("why", "run", *more)
         assert result.code == 0, result.err
@@ -419,8 +418,8 @@ def test_the_command(cli: Cli, tmp_path: Path) -> None:
         document = cli("why", "run", *more, "--json").json
         assert document["policy"] == "sloweave"
         assert document["note"] is None
-    document = cli("why", "run", "--step", "40", "--json").json
-    assert document["step"] == 40
+    document = cli("why", "run", "--step", str(busy), "--json").json
+    assert document["step"] == busy
     assert document["ended_by"] in REASONS
     first = cli("why", "run", "--step", "0", "--json").json
     assert first["ended_by"] is None, "nobody waited"
