@@ -51,7 +51,7 @@ class Surface:
     @property
     def goodput(self) -> FloatArray:
         """Requests per second, shape (ttft, tpot); 0 where nothing finished."""
-        rates: FloatArray = self.met * (NS / self.duration_ns if self.duration_ns else 0.0)
+        rates: FloatArray = self.met.astype(np.float64) * (NS / self.duration_ns if self.duration_ns else 0.0)
         return rates
 
 
