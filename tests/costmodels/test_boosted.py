@@ -73,7 +73,7 @@ def tree(**change: list[Any]) -> dict[str, Any]:
     ("change", "message"),
     [
         (tree(left=[0, 0, 0]), "tree 0: node 0 has the child 0; children come after their parents"),
-        (tree(right=[3, 0, 0]), "tree 0: node 0 has the child 3"),
+        (tree(right=[3, 0, 0]), "tree 0: 3 is no node of it"),
         (tree(values=[0, 1]), "tree 0: its arrays must be of one length"),
         (tree(values=[0, 1, 1.5]), "tree 0: it must hold whole numbers"),
         (tree(thresholds=["__import__('os')", 0, 0]), "tree 0: it must hold whole numbers"),
