@@ -58,6 +58,7 @@ def compare(
     draft = o.collect(config, sets, name="compare", seeds=seeds, seed=seed, **o.given(locals()))
     from experiments import output
     from experiments.axes import plan
+    from experiments.bounds import bound_lines, compared
     from experiments.cells import json_bytes
     from experiments.compare import check_comparable
     from experiments.compare import compare as aggregate
@@ -75,7 +76,8 @@ def compare(
     check_cells(experiment.cells)
     sweep = run_sweep(experiment, out=out, resume=resume, jobs=jobs, progress=not json and sys.stderr.isatty())
     comparison = aggregate(sweep)
-    document = comparison.document(sweep)
+    bounds = compared(experiment.cells, sweep.results)
+    document = {**comparison.document(sweep), **({} if bounds is None else {"bounds": bounds})}
     with keep_finished(sweep.out, len(experiment.cells)):
         atomic_write(sweep.out / "compare.json", json_bytes(document))
         paths = write_figure(comparison, sweep.out)
@@ -83,6 +85,7 @@ def compare(
         output.emit({**document, "out": str(sweep.out), "files": [str(path) for path in paths]})
     else:
         show_comparison(comparison)
+        output.say(*bound_lines(bounds))
         output.say(f"picture: {sweep.out / 'compare.png'}", f"results: {sweep.out}")
         output.warn(comparison.warnings)
     output.fail_with(comparison.failures, len(experiment.cells))
