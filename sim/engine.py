@@ -369,7 +369,7 @@ class Engine:
                         duration = until_next = stall + step_ns(n, context, height, n_prefill, taken, pairs)
                     else:
                         duration, until_next, busy = tandem.run(now, stall, n, context, height, n_prefill, taken, pairs)
-                        log.busy.append(busy)
+                        log.busy.append(min(busy, FAR))
                     if paging is not None:
                         log.kv_blocks.append(cache.capacity - cache.free)
                         if n_prefill or resumed:
@@ -382,9 +382,12 @@ class Engine:
                     last_end = begin + duration
                     until_next = begin - now
                 steps += pack_step(begin, n, context, height, n_prefill, taken, pairs, waiting, tokens, exception, 1)
-                add_duration(duration)
-                if predict is not None:
-                    log.predicted.append(predict(n, context, height, n_prefill, taken, pairs))
+                try:
+                    add_duration(duration)
+                    if predict is not None:
+                        log.predicted.append(predict(n, context, height, n_prefill, taken, pairs))
+                except OverflowError:
+                    raise self._too_long() from None
                 if deep:
                     expected_end = begin + (duration if predict is None else log.predicted[-1])
                 if observers:
@@ -454,7 +457,7 @@ class Engine:
                     self._leave(left_at, leaving)
                     blocked = False
         if now >= FAR:
-            raise CostModelError(f"cost model {self.cost.name}: the clock ran past {FAR} ns, some 146 years")
+            raise self._too_long()
         now = max(now, last_end)
         while ended:
             self._observe(ended.popleft()[1])
@@ -471,6 +474,9 @@ class Engine:
     def _observe(self, record: StepRecord) -> None:
         for part in self._observers:
             part.observe(record)
+
+    def _too_long(self) -> CostModelError:
+        return CostModelError(f"cost model {self.cost.name}: the clock ran past {FAR} ns, some 146 years")
 
     def _refusal(self, grant: Grant, now: int) -> PolicyError:
         """Return what to say of a grant that no engine can carry out."""
