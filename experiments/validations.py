@@ -166,7 +166,7 @@ def validate_engine(
     is a share of it, on either side of its own: near saturation an error of capacity, which the knee shows by itself,
     would be a many times larger one of latency. The same requests are replayed several times, and each replay is
     simulated with its own arrivals, at the speed that the machine had then, by the steps of other requests of the same
-    workload at the same rate before and after it: where an engine has pauses its steps take longer.
+    workload at the same rate before and after it: steps seem to take longer where an engine has pauses.
 
     Where requests only prefill, or there are no rates, the replays of all at once are repeated and their latencies
     compared too.
