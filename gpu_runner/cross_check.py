@@ -212,7 +212,7 @@ def full_cases() -> Iterator[Case]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparisons and write what they found; 1 where a step differed."""
     parser = argparse.ArgumentParser(prog="python -m gpu_runner.cross_check", description=__doc__)
-    parser.add_argument("--full", action="store_true", help="every policy on every trace; hours")
+    parser.add_argument("--full", action="store_true", help="every policy on every trace")
     parser.add_argument("--traces", type=Path, default=None, help="folder of the public traces")
     parser.add_argument("--out", type=Path, default=None, help="a JSON file; what is in it already is not run again")
     parser.add_argument("--jobs", type=int, default=1)
@@ -223,7 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.full and folder is None:
         parser.error("--full needs the public traces: give --traces DIR")
     cases = list(full_cases()) if given.full else list(quick_cases(folder is not None))
-    done = _read(given.out)
+    known = _read(given.out)
+    done = {str(case): known[str(case)] for case in cases if str(case) in known}
     left = [case for case in cases if str(case) not in done]
     # Neighbours share a trace, so that each process makes only some of them.
     run = Parallel(n_jobs=given.jobs, return_as="generator")
@@ -234,6 +235,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if outcome.agreement.first is not None:
             print(f"{outcome.case}\n{outcome.agreement.first}", file=sys.stderr)
     found = [done[str(case)] for case in cases]
+    if given.out is not None:
+        _write(given.out, {str(case): done[str(case)] for case in cases})
     steps, same = (sum(row[name] for row in found) for name in ("steps", "identical_steps"))
     lost = sum(row["preemptions"] for row in found)
     print(f"{len(found)} runs, {steps:,} steps, {same:,} identical, {lost:,} preemptions")
