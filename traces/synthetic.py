@@ -1,7 +1,7 @@
 """Synthetic workloads: SLOWeave's four and PrefillOnly's two.
 
-Each seed has independent streams for arrivals, lengths and content, so every policy of a seed sees the same trace,
-and changing one stream's parameters leaves the others' draws alone.
+Each seed has independent streams for arrivals, lengths, content and service classes, so every policy of a seed sees the
+same trace, and changing one stream's parameters leaves the others' draws alone.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
+from numpy.typing import NDArray
 from pydantic import AllowInfNan, BeforeValidator, ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as parameters
 
 from traces import arrivals
-from traces.schema import IntArray, Segments, Trace, TraceError
+from traces.schema import NONE, IntArray, Segments, Trace, TraceError
 
 PAPER_REQUESTS = 1000
 """Requests of a run in SLOWeave §4.2."""
@@ -28,6 +29,7 @@ NotNegative = Annotated[float, Ge(0), AllowInfNan(False)]
 Share = Annotated[float, Ge(0), Le(1)]
 Sigma = Annotated[float, Ge(0), Le(10)]
 Dwell = Annotated[float, Ge(0.001), AllowInfNan(False)]
+Objective = Annotated[float, Ge(1e-6), Le(1e12)]
 Count = Annotated[int, Ge(1), Le(10_000_000)]
 
 
@@ -38,11 +40,12 @@ class Streams:
     arrivals: np.random.Generator
     lengths: np.random.Generator
     content: np.random.Generator
+    classes: np.random.Generator
 
     @classmethod
     def of(cls, seed: int) -> Streams:
         """Spawn the streams of ``seed``."""
-        return cls(*map(np.random.default_rng, np.random.SeedSequence(seed).spawn(3)))
+        return cls(*map(np.random.default_rng, np.random.SeedSequence(seed).spawn(4)))
 
 
 def lognormal_tokens(
@@ -60,6 +63,10 @@ class Sloweave:
     Medians, rates and shares are the paper's. It does not state the spread of lengths, their clipping, or the bursty
     process; here the prompt sigma is 0.55, the output sigma 0.40 (chat 0.30), prompts are clipped to [16, 8192] and
     outputs to [4, 1024], and bursty switches between 105 and 35 requests/s with a mean dwell of 2 s.
+
+    With ``interactive_share`` there are two tenants, ``interactive`` and ``batch``, which may have objectives of their
+    own. Who is of which does not depend on arrivals and lengths; a larger share makes more requests interactive, and
+    leaves those that were.
     """
 
     rate: Positive
@@ -82,8 +89,22 @@ class Sloweave:
     """The low rate of two-state."""
     dwell: Dwell | None = None
     """Mean seconds in a state of two-state."""
+    interactive_share: Share | None = None
+    """Share of requests whose tenant is ``interactive``, the others' being ``batch``; no tenants without it."""
+    interactive_ttft: Objective | None = None
+    """TTFT objective of interactive requests in ms, in place of that of all."""
+    interactive_tpot: Objective | None = None
+    """TPOT objective of interactive requests in ms, in place of that of all."""
+    batch_ttft: Objective | None = None
+    """TTFT objective of batch requests in ms, in place of that of all."""
+    batch_tpot: Objective | None = None
+    """TPOT objective of batch requests in ms, in place of that of all."""
 
     def __post_init__(self) -> None:
+        if self.interactive_share is None:
+            for name in ("interactive_ttft", "interactive_tpot", "batch_ttft", "batch_tpot"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} needs interactive_share, the share of interactive requests")
         for name, value in (
             ("burstiness", "gamma"),
             ("high", "two-state"),
@@ -101,7 +122,18 @@ class Sloweave:
         medians = np.where(is_long, self.long_median, self.prompt_median)
         prompts = lognormal_tokens(medians, self.prompt_sigma, PROMPT_CLIP, n, streams.lengths)
         outputs = lognormal_tokens(self.output_median, self.output_sigma, OUTPUT_CLIP, n, streams.lengths)
-        return Trace(times, prompts, outputs, name=name)
+        if self.interactive_share is None:
+            return Trace(times, prompts, outputs, name=name)
+        interactive = streams.classes.random(n) < self.interactive_share
+        return Trace(
+            times,
+            prompts,
+            outputs,
+            tenant=np.where(interactive, "interactive", "batch").astype(object),
+            slo_ttft_ns=_by_class(interactive, self.interactive_ttft, self.batch_ttft),
+            slo_tpot_ns=_by_class(interactive, self.interactive_tpot, self.batch_tpot),
+            name=name,
+        )
 
     def _arrivals(self, n: int, rate: float, rng: np.random.Generator) -> IntArray:
         if self.arrivals == "gamma" and self.burstiness is not None:
@@ -112,6 +144,14 @@ class Sloweave:
         if self.arrivals == "all-at-once":
             return arrivals.all_at_once(n)
         return arrivals.poisson(n, rate, rng)
+
+
+def _by_class(interactive: NDArray[np.bool_], of_interactive: float | None, of_batch: float | None) -> IntArray | None:
+    """Return each request's objective in ns, ``NONE`` where its class has none; no column where neither has."""
+    if of_interactive is None and of_batch is None:
+        return None
+    own, others = (NONE if ms is None else round(ms * 1_000_000) for ms in (of_interactive, of_batch))
+    return np.where(interactive, np.int64(own), np.int64(others))
 
 
 SLOWEAVE = {
@@ -277,7 +317,7 @@ def generate(name: str, seed: int, n: int | None = None, rate: float | None = No
 
     Args:
         name: see :func:`find_workload`.
-        seed: of all three streams.
+        seed: of all streams.
         n: how many requests.
         rate: requests per second in place of the workload's own.
 
