@@ -14,12 +14,14 @@ from typing import Any
 from costmodels.base import CostModel, CostModelError
 from costmodels.boosted import BoostedCost, Tree
 from costmodels.calibrated import FEATURES, CalibratedCost, ResidualTable, WithResiduals
+from costmodels.erring import ERRING, RANGES, ErringCost, parse_erring
 from costmodels.linear import COEFFICIENTS, LinearCost
 from costmodels.margin import WithMargin
 from costmodels.nnls import PRICES, NnlsCost
 from costmodels.parallel import PREFIX, named_prefill_cost
 from costmodels.prefill import COEFFICIENTS as PREFILL_COEFFICIENTS
 from costmodels.prefill import PipelineCost, PrefillCost
+from costmodels.scaled import ScaledCost
 from costmodels.table import AXES, TableCost
 
 FORMAT_VERSION = 1
@@ -47,25 +49,33 @@ def shipped_models() -> list[str]:
 
 
 def load_cost_model(name: str) -> CostModel:
-    """Load a shipped model by name, a JSON file by path, or one derived from data sheets.
+    """Load a shipped model by name, a JSON file by path, one derived from data sheets, or one that errs on purpose.
 
-    The last is written like ``"prefill:llm=llama-3.1-8b,gpu=l4,tp=2,link=pcie"``, see
-    :func:`costmodels.parallel.prefill_cost`.
+    The third is written like ``"prefill:llm=llama-3.1-8b,gpu=l4,tp=2,link=pcie"``, see
+    :func:`costmodels.parallel.prefill_cost`; the last like ``"erring:of=NAME,bias=5%,noise=3%"``, see
+    :func:`costmodels.erring.parse_erring`.
 
     Raises:
         CostModelError: if there is none, or the file is not a cost model that this version reads.
     """
     if name.startswith(PREFIX):
         return named_prefill_cost(name)
+    if name.startswith(ERRING):
+        of, numbers = parse_erring(name)
+        return ErringCost(load_cost_model(of), **numbers)
     return cost_model_from_dict(_read(name), name)
 
 
 def load_card(name: str) -> dict[str, Any]:
     """Return what a shipped model's or a file's card says of its fit and range; empty where there is none.
 
+    A model that errs on purpose is of the same device, but how well the other one fits says nothing of it.
+
     Raises:
         CostModelError: as for :func:`load_cost_model`.
     """
+    if name.startswith(ERRING):
+        return {key: value for key, value in load_card(parse_erring(name)[0]).items() if key != "fit"}
     data = {} if name.startswith(PREFIX) else _read(name)
     card = data.get("card", {}) if isinstance(data, dict) else {}
     return card if isinstance(card, dict) else {}
@@ -82,7 +92,7 @@ def _read(name: str) -> Any:
     else:
         raise CostModelError(
             f"unknown cost model {name}{_nearest(name, shipped_models())} (shipped: {', '.join(shipped_models())}; "
-            f"or {PREFIX}llm=...,gpu=...; or the path of a .json file)"
+            f"or {PREFIX}llm=...,gpu=...; or {ERRING}of=NAME,bias=5%; or the path of a .json file)"
         )
     try:
         return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique)
@@ -185,6 +195,20 @@ def _with_margin(data: dict[str, Any], source: str) -> WithMargin:
         raise CostModelError(f"{source}: constant_ns is {constant!r}; it must be a whole number of nanoseconds")
     relative = _fraction(data["relative"], "relative")
     return WithMargin(cost_model_from_dict(data["model"], f"{source}: model"), constant, relative)
+
+
+def _scaled(data: dict[str, Any], source: str) -> ScaledCost:
+    _check_fields(data, source, ["model", "factor"], [])
+    factor = data["factor"]
+    if type(factor) not in (int, float):
+        raise CostModelError(f"{source}: factor is {_json_type(factor)}; it must be a number")
+    return ScaledCost(cost_model_from_dict(data["model"], f"{source}: model"), factor)
+
+
+def _erring(data: dict[str, Any], source: str) -> ErringCost:
+    _check_fields(data, source, ["model", *RANGES], [])
+    model = cost_model_from_dict(data["model"], f"{source}: model")
+    return ErringCost(model, **{field: data[field] for field in RANGES})
 
 
 def _prefill(data: dict[str, Any], source: str) -> PrefillCost:
@@ -305,6 +329,8 @@ READERS: dict[str, Callable[[dict[str, Any], str], CostModel]] = {
     "boosted": _boosted,
     "with-residuals": _with_residuals,
     "calibrated": _calibrated,
+    "scaled": _scaled,
+    "erring": _erring,
 }
 
 KINDS = tuple(READERS)

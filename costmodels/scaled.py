@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.base import CostModel, CostModelError
+
+MOST = 10_000
 
 
 @dataclass(frozen=True)
 class ScaledCost(CostModel):
     """Every step takes ``factor`` times what another model says, rounded up.
 
-    For machines whose speed has changed since they were measured; it is no model to be kept, so it has no file form.
+    For machines whose speed has changed since they were measured. The factor counts to a millionth.
 
     Raises:
-        CostModelError: if the factor is not a positive number.
+        CostModelError: if the factor is not a positive number, or too large for steps to fit a 64-bit clock.
     """
 
     base: CostModel
     factor: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.factor < float("inf"):
-            raise CostModelError(f"a cost model cannot be scaled by {self.factor}, only by a positive number")
+        if not 0 < self.factor <= MOST:
+            raise CostModelError(
+                f"a cost model cannot be scaled by {self.factor}, only by a positive number of at most {MOST:,}"
+            )
         object.__setattr__(self, "name", f"{self.base.name} x {self.factor:.4g}")
         millionths = max(round(self.factor * 10**6), 1)
         object.__setattr__(self, "_millionths", millionths)
@@ -42,5 +46,12 @@ class ScaledCost(CostModel):
         )
         return -(-whole * self._millionths // 10**6)  # type: ignore[attr-defined,no-any-return]
 
+    def at_quantile(self, quantile: float) -> CostModel:
+        return replace(self, base=self.base.at_quantile(quantile))
+
+    def stages(self) -> tuple[CostModel, ...]:
+        stages = self.base.stages()
+        return (self,) if len(stages) == 1 else tuple(replace(self, base=stage) for stage in stages)
+
     def to_dict(self) -> dict[str, Any]:
-        raise CostModelError(f"{self.name} is made for one run and has no file form")
+        return {"kind": "scaled", "model": self.base.to_dict(), "factor": self.factor}

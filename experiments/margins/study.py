@@ -20,11 +20,12 @@ from joblib import Parallel, delayed
 from costmodels.base import CostModel
 from costmodels.calibrated import CalibratedCost
 from costmodels.conformal import calibrate
+from costmodels.erring import PPM, ErringCost
 from costmodels.io import load_cost_model
 from costmodels.kernels import step_grid
 from costmodels.linear_fit import LinearEstimator
 from costmodels.margin import WithMargin
-from experiments.margins.truth import DriftingCost, TrueCost
+from experiments.margins.truth import DriftingCost
 from experiments.plotting import BLUE, GREEN, ORANGE, RED, WIDE, new_figure, save_figure
 from experiments.tables import Rows
 from policies.spec import parse_policy
@@ -70,8 +71,8 @@ NOISE = 0.05
 class Truth:
     """What steps take, while a profile is measured and in the run."""
 
-    measured: TrueCost
-    drift: TrueCost | None = None
+    measured: ErringCost
+    drift: ErringCost | None = None
     at: int = 0
     """Steps of the run before ``drift`` sets in."""
 
@@ -85,15 +86,16 @@ class Truth:
 
 def truths() -> dict[str, Truth]:
     """Return the truths of the study by name."""
-    exact = TrueCost(load_cost_model("sloweave-paper"))
-    noisy = replace(exact, sigma=0.02)
+    exact = ErringCost(load_cost_model("sloweave-paper"))
+    noisy = replace(exact, noise_ppm=20_000)
+    longer = replace(noisy, bias_ppm=100_000)
     return {
         "as predicted": Truth(exact),
-        "noise of 5 %": Truth(replace(exact, sigma=NOISE)),
-        "1 % of steps 30 % longer": Truth(replace(exact, overruns=0.01)),
+        "noise of 5 %": Truth(replace(exact, noise_ppm=round(NOISE * PPM))),
+        "1 % of steps 30 % longer": Truth(replace(exact, overruns_ppm=10_000, longer_ppm=300_000)),
         "tiles of 128 tokens": Truth(replace(exact, tile=128)),
-        "10 % longer than the profile": Truth(noisy, replace(noisy, bias=0.10), 0),
-        "10 % longer after an update": Truth(noisy, replace(noisy, bias=0.10), DRIFT_STEPS),
+        "10 % longer than the profile": Truth(noisy, longer, 0),
+        "10 % longer after an update": Truth(noisy, longer, DRIFT_STEPS),
     }
 
 
@@ -151,7 +153,7 @@ def margin_rows(seeds: Sequence[int] = SEEDS, jobs: int | None = None) -> Rows:
 def quantile_rows(seeds: Sequence[int] = SEEDS, jobs: int | None = None) -> Rows:
     """Return a row per quantile of a known noise that the margin covers: what share of requests is in time."""
     truth = truths()["noise of 5 %"]
-    base = truth.measured.base
+    base = truth.measured.model
     points: list[Point] = []
     for load, q in product((BUSY, FULL), QUANTILES):
         share = Fraction(max(0, round((exp(NOISE * NormalDist().inv_cdf(q)) - 1) * 10**6)), 10**6)

@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
 from costmodels import LinearCost
-from costmodels.base import CostModel
 from experiments.margins.study import MARGINS, predictor, run, truths
-from experiments.margins.truth import DriftingCost, TrueCost
+from experiments.margins.truth import DriftingCost
 
 TRUTHS = truths()
 EXACT = predictor(TRUTHS["as predicted"])
-
-NOISY = TrueCost(LinearCost(), sigma=0.05, overruns=0.01)
-
-
-def test_noise_has_the_spread_that_it_says() -> None:
-    factors = np.array([NOISY.step_ns(8, 1000 + k, 200, 0, 0, 0) for k in range(20_000)]) / LinearCost().step_ns(
-        8, 0, 0, 0, 0, 0
-    )
-    ordinary = np.log(factors[factors < 1.25])
-    assert abs(ordinary.std() - 0.05) < 0.002
-    assert abs(ordinary.mean()) < 0.002
-    assert 0.006 < np.mean(factors > 1.2) < 0.014
-
-
-def test_equal_steps_take_equal_time_and_a_run_is_step_by_step() -> None:
-    assert NOISY.step_ns(3, 30, 10, 0, 0, 0) == NOISY.step_ns(3, 30, 10, 0, 0, 0)
-    assert NOISY.step_ns(3, 30, 10, 0, 0, 0) != replace(NOISY, seed=1).step_ns(3, 30, 10, 0, 0, 0)
-    assert NOISY.decode_run_ns(3, 30, 10, 40).tolist() == CostModel.decode_run_ns(NOISY, 3, 30, 10, 40).tolist()
-
-
-def test_tiles_and_bias() -> None:
-    truth = TrueCost(LinearCost(), tile=128, bias=0.5)
-    assert truth.step_ns(0, 0, 0, 1, 1, 1) == truth.step_ns(0, 0, 0, 1, 128, 1)
-    assert truth.step_ns(0, 0, 0, 1, 128, 1) == 1.5 * LinearCost().step_ns(0, 0, 0, 1, 128, 1)
 
 
 def test_drift_sets_in_after_so_many_steps() -> None:
