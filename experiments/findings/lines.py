@@ -30,11 +30,11 @@ def signs(differences: Iterable[Interval]) -> tuple[int, int]:
     return sum(lo > 0 for lo, _ in known), sum(hi < 0 for _, hi in known)
 
 
-def in_words(differences: Iterable[Interval]) -> str:
+def in_words(differences: Iterable[Interval], settings: str = "settings") -> str:
     """Return ``higher in 3 of 8 settings and lower in 1``, by intervals that exclude zero."""
     differences = list(differences)
     above, below = signs(differences)
-    return f"higher in {above} of {len(differences)} settings and lower in {below}"
+    return f"higher in {above} of {len(differences)} {settings} and lower in {below}"
 
 
 def counted(differences: Iterable[Interval]) -> str:
