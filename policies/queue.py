@@ -19,6 +19,9 @@ Entry = Any
 The view of a stale entry, its request updated or taken out, is ``()``, which sorts before every view: a stale entry
 may have the key of its successor. The key is too low where the request's has grown since; see ``_renew``."""
 
+LEAST_MERGED, MERGED_AT = 64, 4
+"""A heap of more than 64 entries and a fourth of the run is merged: at most five entries are moved for each added."""
+
 _view = partial(tuple.__new__, RequestView)  # made without the detour through the class's own constructor
 
 
@@ -52,7 +55,7 @@ class PolicyQueue:
         self._keyed = type(ordering).choose is Ordering.choose
         self._observer = ordering if isinstance(ordering, QueueObserver) else None
         self._front: deque[RequestView] = deque()
-        # Entries added in ascending order stay in a plain run; only those out of order need the heap.
+        # Entries in ascending order, and a heap of those added out of order since they were last merged.
         self._run: deque[Entry] = deque()
         self._heap: list[Entry] = []
         # The entries in force by request: kept where entries go stale, so from the first update or removal on.
@@ -85,20 +88,33 @@ class PolicyQueue:
             self._push(self._key(request) if self._keyed else 0, request)
             return
         entry = (self._key(request), request[1], request[0], request)
-        run = self._run
+        run, heap = self._run, self._heap
         if not run or run[-1] < entry:
             run.append(entry)
         else:
-            heappush(self._heap, entry)
+            heappush(heap, entry)
+            if len(heap) > LEAST_MERGED + len(run) // MERGED_AT:
+                self._merge()
 
     def _push(self, key: int, request: RequestView) -> None:
         entry = [key, request[1], request[0], request]
         self._entries()[request[0]] = entry
-        run = self._run
+        run, heap = self._run, self._heap
         if not run or run[-1] < entry:
             run.append(entry)
         else:
-            heappush(self._heap, entry)
+            heappush(heap, entry)
+            if len(heap) > LEAST_MERGED + len(run) // MERGED_AT:
+                self._merge()
+
+    def _merge(self) -> None:
+        """Sort the heap into the run: taking from a deep heap costs several times what sorting does."""
+        ordered = [*self._run, *self._heap]
+        ordered.sort()
+        # In place, for whoever looks for the next entry holds both.
+        self._heap.clear()
+        self._run.clear()
+        self._run.extend(ordered)
 
     def update(self, request: RequestView) -> None:
         """Replace the view of a waiting request and read its key again, as after a cache event."""

@@ -17,6 +17,7 @@ from simpy.events import URGENT
 from costmodels.base import CostModel
 from policies.base import Policy
 from policies.views import RequestView
+from sim.collecting import young_only
 from sim.content import ContentTree
 from sim.engine import Engine, Limits
 from sim.inbox import Inbox
@@ -243,5 +244,6 @@ def simulate_cluster(
         limits=limits,
         stretch=stretch,
     )
-    env.run()
+    with young_only():
+        env.run()
     return cluster.tables()

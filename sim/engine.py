@@ -21,6 +21,7 @@ from costmodels.base import CostModel, CostModelError
 from policies.base import Ordering, Policy, PolicyError
 from policies.queue import PolicyQueue
 from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, StepRecord
+from sim.collecting import young_only
 from sim.deadlines import AddedUp
 from sim.decoding import Decoding
 from sim.gate import Gate
@@ -676,5 +677,6 @@ def simulate(
         cache=cache,
         stretch=stretch,
     )
-    env.run()
+    with young_only():
+        env.run()
     return engine.tables()

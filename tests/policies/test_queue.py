@@ -9,13 +9,15 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from policies import Ordering, PolicyError, PolicyQueue, QueueObserver, RequestView
+from policies import Ordering, PolicyError, PolicyQueue, QueueObserver, RequestView, queue
 from policies.ordering.fair import Fair
 from policies.ordering.fcfs import Fcfs
 from policies.ordering.k_lpm import KLpm
 from policies.ordering.srjf import SrjfCalibrated
+
+LEAST_MERGED = queues.LEAST_MERGED
 
 
 class LastComeFirst(Ordering):
@@ -97,6 +99,14 @@ class QueueMachine(RuleBasedStateMachine):
         self.left: list[RequestView] = []
         self.next_number = 0
         self.now = 10
+
+    @initialize(least=st.sampled_from([0, 3, queues.LEAST_MERGED]))
+    def merge_sooner(self, least: int) -> None:
+        """Few steps would never fill the heap of a real queue."""
+        queues.LEAST_MERGED = least
+
+    def teardown(self) -> None:
+        queues.LEAST_MERGED = LEAST_MERGED
 
     def new(self, arrival: int, prompt: int, tenant: str | None) -> RequestView:
         self.next_number += 1
