@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from experiments.commands.figures_all import all_parts
 from experiments.commands.figures_findings import findings
 from experiments.commands.figures_prefillonly import prefillonly, prefillonly_more
 from experiments.commands.figures_sloweave import sloweave, sloweave_gpu
@@ -18,6 +19,7 @@ def add(app: typer.Typer) -> None:
     group.command("prefillonly")(prefillonly)
     group.command("prefillonly-more")(prefillonly_more)
     group.command("findings")(findings)
+    group.command("all")(all_parts)
     app.add_typer(group, name="figures")
 
 
