@@ -91,9 +91,9 @@ class ErringCost(CostModel):
         t = self.model.step_ns(n_decode, decode_context, decode_context_max, n_prefill, in_tiles, prefill_pairs)
         factor, unit = PPM + self.bias_ppm, PPM
         if self.noise_ppm or self.overruns_ppm:
-            h = _mixed(self.seed, n_decode, decode_context, decode_context_max, prefill_tokens, prefill_pairs)
-            factor, unit = factor * _noise(self.noise_ppm)[h * LEVELS >> 64], unit * PPM
-            if _mixed(h, 1) * PPM >> 64 < self.overruns_ppm:
+            h = mixed(self.seed, n_decode, decode_context, decode_context_max, prefill_tokens, prefill_pairs)
+            factor, unit = factor * noise_levels(self.noise_ppm)[h * LEVELS >> 64], unit * PPM
+            if mixed(h, 1) * PPM >> 64 < self.overruns_ppm:
                 factor, unit = factor * (PPM + self.longer_ppm), unit * PPM
         return -(-t * factor // unit)
 
@@ -199,16 +199,16 @@ def _percent(ppm: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def _noise(ppm: int) -> tuple[int, ...]:
-    """Return the equally likely factors, in millionths and rising; whole numbers are the same on every machine."""
+def noise_levels(ppm: int) -> tuple[int, ...]:
+    """Return ``LEVELS`` equally likely log-normal factors, in millionths, rising; the same on every machine."""
     standard = NormalDist()
     return tuple(
         max(round(PPM * exp(ppm / PPM * standard.inv_cdf((level + 0.5) / LEVELS))), 1) for level in range(LEVELS)
     )
 
 
-def _mixed(*values: int) -> int:
-    """Return 64 well-mixed bits of whole numbers (splitmix64), the same on every machine."""
+def mixed(*values: int) -> int:
+    """Return 64 well-mixed bits of whole numbers by splitmix64, the same on every machine."""
     h = 0
     for value in values:
         h = (h ^ value) + _MIX & _FULL
