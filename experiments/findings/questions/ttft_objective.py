@@ -169,9 +169,11 @@ def answer(table: Table) -> str:
         {at(over, "sloweave", "budget", 10000)}. At {low} requests/s and 1 s it is
         {at(low, "sloweave", "static", 1000)} and {at(low, "sloweave", "budget", 1000)}.
 
-        Budgets serve several prefills per step. With up to 16 that share the room before the deadline, goodput is higher than the best budget's in {ahead} of {len(many)} combinations of rate and objective
-        and lower in {behind}; at {over} requests/s and 100 ms the ratio is {at(over, "slots", "budget", 100)}. The
-        best budget was {_budgets(rows)}, depending on rate and objective. Intervals are of paired differences, relative to the rival's mean."""
+        Budgets serve several prefills per step. With up to 16 that share the room before the deadline, goodput is
+        higher than the best budget's in {ahead} of {len(many)} combinations of rate and objective and lower in
+        {behind}; at {over} requests/s and 100 ms the ratio is {at(over, "slots", "budget", 100)}. The best budget was
+        {_budgets(rows)}, depending on rate and objective. Intervals are of paired differences, relative to the rival's
+        mean."""
     return "\n\n".join([head, "\n".join(lines), detail])
 
 
