@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from policies import Ordering, PolicyError, PolicyQueue, QueueObserver, RequestView, queue
+from policies import Ordering, PolicyError, PolicyQueue, QueueObserver, RequestView
+from policies import queue as queues
 from policies.ordering.fair import Fair
 from policies.ordering.fcfs import Fcfs
 from policies.ordering.k_lpm import KLpm
