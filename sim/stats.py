@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from sim.records import Columns
 
@@ -134,6 +133,8 @@ def p_value(a: Sequence[float | None], b: Sequence[float | None]) -> float:
     if d.min() == d.max():
         return 0.0 if d[0] else 1.0
     t = float(d.mean()) / float(np.std(d, ddof=1) / np.sqrt(len(d)))
+    from scipy import special
+
     return float(2 * special.stdtr(len(d) - 1, -abs(t)))
 
 
@@ -367,6 +368,9 @@ def _student(sample: FloatArray, confidence: float, scale: float) -> Interval:
     mean = float(sample.mean())
     if n < 2:
         return Interval(mean, None, None)
+    # Not at the top: processes that simulate never need it, and it takes a third of their start.
+    from scipy import special
+
     half = float(special.stdtrit(n - 1, (1 + confidence) / 2) * np.std(sample, ddof=1) * np.sqrt(scale))
     return Interval(mean, mean - half, mean + half)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import uuid
 from collections.abc import Callable, Mapping
@@ -18,23 +17,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from sim.batches import batch_table
 from sim.metrics import Summary, summarise
 from sim.objectives import Objectives
-from sim.records import NO_PREEMPTIONS, NULL, OUTCOMES, Columns, Tables
+from sim.records import NO_PREEMPTIONS, OUTCOMES, Columns, Tables
 from traces.schema import Trace
 
 FORMAT = "prefillsim run"
 
 FORMAT_VERSION = 1
 """Of the folder and its tables; raised when an older reader would misread them."""
-
-ROW_GROUP = 1 << 17
-"""Rows per row group; part of the format, for the bytes depend on it."""
 
 UNITS = "columns ending in _ns: nanoseconds; tokens and pairs: counts; null: not measured"
 
@@ -135,6 +128,8 @@ def read_run(folder: Path) -> StoredRun:
     Raises:
         StoreError: if the folder is missing, holds no run, an incomplete or damaged one, or one of a newer version.
     """
+    from sim.parquet import from_parquet
+
     head = _read_head(folder)
     tables: dict[str, Columns] = {}
     for name in (*TABLES, PREEMPTIONS, BATCHES, SUMMARY):
@@ -149,11 +144,9 @@ def read_run(folder: Path) -> StoredRun:
             raise StoreError(f"{path} is not the file that {RUN} describes: it was changed or damaged")
         if name.endswith(".parquet"):
             try:
-                tables[name] = _columns(pq.ParquetFile(pa.BufferReader(content)).read())
-            except (pa.ArrowException, OSError, ValueError, KeyError) as e:
-                raise StoreError(
-                    f"{path} is not a table of a run: {(str(e).splitlines() or ['it is damaged'])[0]}"
-                ) from None
+                tables[name] = from_parquet(content)
+            except ValueError as e:
+                raise StoreError(f"{path} is not a table of a run: {e}") from None
     requests, steps = (tables[name] for name in TABLES)
     codes = {outcome: code for code, outcome in enumerate(OUTCOMES)}
     try:
@@ -203,46 +196,10 @@ def _steps(steps: Columns) -> Columns:
 
 
 def _parquet(columns: Columns) -> bytes:
-    """Return a table as parquet; equal columns make equal bytes."""
-    arrays = [_array(values) for values in columns.values()]
-    schema = pa.schema(
-        [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)],
-        metadata={"prefillsim_format": str(FORMAT_VERSION), "units": UNITS},
-    )
-    buffer = io.BytesIO()
-    pq.write_table(
-        pa.table(arrays, schema=schema),
-        buffer,
-        version="2.6",
-        data_page_version="1.0",
-        compression="zstd",
-        compression_level=1,
-        # Dictionaries of numbers that hardly repeat take most of the time and a quarter more space.
-        use_dictionary=[name for name, array in zip(columns, arrays, strict=True) if pa.types.is_string(array.type)],
-        row_group_size=ROW_GROUP,
-    )
-    return buffer.getvalue()
+    # Not at the top: processes of a sweep that keeps summaries only start sooner without it.
+    from sim.parquet import to_parquet
 
-
-def _array(values: NDArray[Any]) -> Any:
-    if values.dtype.kind in "iu":
-        return pa.array(values.astype(np.int64), mask=values == NULL)
-    if values.dtype.kind == "f":
-        return pa.array(values, from_pandas=True)
-    return pa.array([None if v is None else str(v) for v in values.tolist()], type=pa.string())
-
-
-def _columns(table: Any) -> Columns:
-    columns: Columns = {}
-    for name in table.column_names:
-        column = table[name]
-        if pa.types.is_integer(column.type):
-            columns[name] = column.fill_null(NULL).to_numpy()
-        elif pa.types.is_floating(column.type):
-            columns[name] = column.to_numpy()
-        else:
-            columns[name] = np.array(column.to_pylist(), dtype=object)
-    return columns
+    return to_parquet(columns, {"prefillsim_format": str(FORMAT_VERSION), "units": UNITS})
 
 
 def _read_head(folder: Path) -> dict[str, Any]:
