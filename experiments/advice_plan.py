@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from experiments.advice import FINALISTS, KEPT, TUNING_SEEDS, candidates_of, routers_of, tuning_seeds
 from experiments.advice_runs import Runs
 from experiments.advice_trace import Task
+from experiments.advice_tuning import FINALISTS, KEPT, TUNING_SEEDS, candidates_of, routers_of, tuning_seeds
 from experiments.config import ConfigError
 from experiments.folders import RUNS, latest
 

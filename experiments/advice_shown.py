@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.advice import Advice
 from experiments.advice_flags import Start, start_of
+from experiments.advice_found import Advice
 from experiments.advice_warnings import warnings_of
 from experiments.advice_words import DEFINITIONS, PERCENT, answer, look_lines, sureness
 from experiments.cells import json_bytes
@@ -27,6 +27,9 @@ STEM = "advice"
 HEADINGS = ("policy", "attains\n%", "behind\npoints", *(COLUMNS[m] for m in ("goodput", "ttft_p99_ms", "tpot_p99_ms")))
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, "black", "0.5", RED)
+
+SPREAD = 6
+"""Numbers of replicas that differ by more than this factor are drawn on a logarithmic axis."""
 
 SHORT = 22
 """Names of policies on the picture have a line per part beyond this."""
@@ -253,8 +256,14 @@ def _replicas(axis: Axes, advice: Advice, rows: Rows) -> None:
         axis.errorbar(n, means, yerr=error, fmt="o-", color=COLOURS[k % len(COLOURS)], markersize=4)
     _level(axis.axhline, advice)
     ticks = sorted({row["replicas"] for row in rows})
+    if ticks[-1] > SPREAD * ticks[0]:
+        axis.set_xscale("log")
+        axis.set_xlim(ticks[0] / 1.3, ticks[-1] * 1.3)
+        ticks = [n for n in ticks if n & (n - 1) == 0 or n in (advice.at, ticks[-1])]
+        axis.minorticks_off()
+    else:
+        axis.set_xlim(ticks[0] - 0.5, ticks[-1] + 0.5)
     axis.set_xticks(ticks, [str(n) for n in ticks])
-    axis.set_xlim(min(ticks) - 0.5, max(ticks) + 0.5)
     axis.set_ylim(-3, 103)
     axis.set_xlabel("replicas (colours as on the left)")
     axis.set_ylabel("attainment (%)")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from experiments.advice import Advice
 from experiments.advice_candidates import is_fitted
+from experiments.advice_found import Advice
 from experiments.compare import run_warnings
 from policies.spec import PolicySpec
 
@@ -78,8 +78,8 @@ def _of_arrivals(advice: Advice) -> list[str]:
     more = f"{own.replicas} would" if own.replicas is not None else "no number that was looked at would"
     enough = "" if advice.task.replicas else f", and {more} do"
     return [
-        f"the file's own arrivals are harder than Poisson ones: there {100 * own.attainment:.3g} % of the requests meet "
-        "their objectives on as many replicas" + enough
+        f"the file's own arrivals are harder than Poisson ones: {100 * own.attainment:.3g} % of the requests meet "
+        "their objectives there on as many replicas" + enough
     ]
 
 

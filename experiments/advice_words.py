@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from experiments.advice import MOST_REPLICAS, TUNING_SEEDS, Advice
+from experiments.advice_candidates import DEFAULT
 from experiments.advice_choice import NEGLIGIBLE, Standing
+from experiments.advice_found import Advice
 from experiments.advice_replicas import Span
 from experiments.advice_trace import VISIBLE
+from experiments.advice_tuning import TUNING_SEEDS
 from experiments.compare import Estimate
 from experiments.output import number
 from experiments.report import counted
@@ -46,9 +48,9 @@ def sureness(advice: Advice) -> list[str]:
     arrivals = "Poisson arrivals" if task.cell.source.workload is None else "the workload's own arrivals"
     same = ", the same requests in the same order in each" if task.cell.source.workload is None else ""
     lines = [
-        f"{counted(len(advice.tuned), 'policy').replace('policys', 'policies')} were tuned on {TUNING_SEEDS} seeds, and "
-        f"{len(advice.choice.standings)} compared on {seeds} others: {arrivals}{same}. All numbers are of those {seeds}; "
-        "±: half-width of the 95 % t-interval over them.",
+        f"{len(advice.tuned)} policies were tuned on {TUNING_SEEDS} seeds, and {len(advice.choice.standings)} of them "
+        f"compared on {seeds} others: {arrivals}{same}. All numbers are of those {seeds}; ±: half-width of the 95 % "
+        "t-interval over them.",
         f'"Surely": t-tests of attainment against {PERCENT * advice.level:g} % share an error probability of 5 % over '
         f"the numbers of replicas and the finalists ({advice.error:.2g} each). Policies: paired by seed, Holm, 5 %.",
     ]
@@ -67,8 +69,8 @@ def _head(advice: Advice) -> str:
     where = f" on {counted(advice.at, 'replica')}" + (f" behind a {advice.router} router" if advice.at > 1 else "")
     if choice.all_tied:
         return (
-            f"It does not matter which policy you take: {', '.join(s.policy for s in choice.standings)} are tied{where}. "
-            f"So serve with the simplest, {best.policy}."
+            f"Serve with {best.policy}{where}. It is the simplest of {', '.join(s.policy for s in choice.standings)}, "
+            "which are tied: it does not matter which of them you take."
         )
     tied = [s.policy for s in choice.tied if s is not best]
     as_good = f" {', '.join(tied)} {'is' if len(tied) == 1 else 'are'} as good, and no simpler." if tied else ""
@@ -107,7 +109,7 @@ def _gives(advice: Advice, best: Standing) -> str:
 def _replicas(advice: Advice, span: Span, whose: str) -> str:
     if advice.task.replicas or span.holds is None:
         return ""
-    unclear = [n for n in range((span.breaks or 0) + 1, span.holds)]
+    unclear = list(range((span.breaks or 0) + 1, span.holds))
     text = f"{counted(span.holds, 'replica')} surely suffice{'s' * (span.holds == 1)} for {PERCENT * advice.level:g} %"
     if span.breaks is not None:
         text += f", {span.breaks} surely do{'es' * (span.breaks == 1)} not with {whose} of the finalists"
@@ -117,24 +119,20 @@ def _replicas(advice: Advice, span: Span, whose: str) -> str:
 
 
 def _others(advice: Advice) -> str:
-    best, second = advice.choice.recommended, advice.choice.runner_up()
-    if second is None or advice.choice.all_tied:
+    behind = next((s for s in advice.choice.standings if not s.as_good), None)
+    if behind is None or behind.policy == DEFAULT:
         return ""
-    better = second.attainment - best.attainment
-    told = "" if second.surely_behind or best.surely_behind else ", which is not told from nothing"
-    return (
-        f"Next best is {second.policy}: {number(PERCENT * abs(better))} points "
-        f"{'more' if better > 0 else 'less'}{told}."
-    )
+    loss = advice.choice.recommended.attainment - behind.attainment
+    return f"Next best is {behind.policy}, surely worse: {number(PERCENT * loss)} points less."
 
 
 def _default(advice: Advice) -> str:
-    default = next((s for s in advice.choice.standings if s.policy == "vllm-default"), None)
+    default = next((s for s in advice.choice.standings if s.policy == DEFAULT), None)
     if default is None or default is advice.choice.recommended:
         return ""
     text = (
-        f"vLLM's default (vllm-default: 2,048 tokens a step) attains {_estimate(default.metrics['slo_attainment'], PERCENT)} % "
-        f"on as many replicas"
+        "vLLM's default (vllm-default: 2,048 tokens a step) attains "
+        f"{_estimate(default.metrics['slo_attainment'], PERCENT)} % on as many replicas"
     )
     span = advice.default
     if span is None:
@@ -150,7 +148,7 @@ def _default(advice: Advice) -> str:
 
 def _stock(advice: Advice) -> list[str]:
     best, stock = advice.choice.recommended, advice.choice.of(advice.stock)
-    if stock is None or stock is best or stock.policy == "vllm-default":
+    if stock is None or stock is best or stock.policy == DEFAULT:
         return []
     loss = PERCENT * (best.attainment - stock.attainment)
     what = f"loses {number(loss)} points by it" if loss > 0 else "loses nothing by it"
@@ -193,6 +191,6 @@ DEFINITIONS = {
     "breaks": "a t-test says that it is less",
     "behind": "attainment of the best finalist less this one's, paired by seed; p by Holm",
     "recommended": f"the simplest finalist that is not surely behind the best by {NEGLIGIBLE:g} or more",
-    "replicas": f"of 1 to {MOST_REPLICAS} by default; the least that surely holds and the largest that surely does not",
+    "replicas": "the least that surely holds and the largest that surely does not",
     "own_arrivals": "one run of the file's own arrivals, made as dense as the rate asks",
 }
