@@ -105,9 +105,9 @@ def answer(table: Table) -> str:
         for metric in ("ttft_p99_batch_ms", "attainment_batch")
     )
     cost = f"""
-        One tight decode shortens the step of all that decode beside it. With each request's own D in place of 50 ms for
-        all, the batch's P99 TTFT is higher in {longer[0]} of {len(settings)} combinations of rate and share, and the
-        share of the batch that meets its objectives is lower in {better[1]}. With {100 * few:g} % interactive requests
+        One tight decode shortens the step of all that decode beside it. On `mixed`, with the paper's cost model and
+        each request's own D in place of 50 ms for all, the batch's P99 TTFT is higher in {longer[0]} of
+        {len(settings)} combinations of rate and share, and the share of the batch that meets its objectives is lower in {better[1]}. With {100 * few:g} % interactive requests
         at {busy} requests/s the mean gap of batch requests is {mean(OWN, busy, "tpot_mean_batch_ms")} ms with own
         objectives, {mean(TIGHT, busy, "tpot_mean_batch_ms")} ms with D = 10 ms for all and
         {mean(LOOSE, busy, "tpot_mean_batch_ms")} ms with 50 ms. Against 50 ms for all, own objectives change the
@@ -123,8 +123,8 @@ def answer(table: Table) -> str:
         reason is that there is nearly always an interactive request that decodes, and the earliest deadline is then its
         own."""
     order = f"""
-        Beside deadlines it matters who goes first. The table counts settings in which goodput is told apart from that
-        of first come first served with the same deadlines, better / worse. With {100 * most:g} % interactive requests
+        The table counts, for other orders with the same deadlines, the settings in which goodput is told apart from
+        that of first come first served, better / worse. With {100 * most:g} % interactive requests
         at {over} requests/s {met(crowded[EDF], "batch")} % of the batch meet their objectives with `edf` and
         {met(crowded[OWN], "batch")} % without; of the interactive requests {met(crowded[FAIR], "interactive")} % do
         with `fair`, which gives both tenants equal shares, and {met(crowded[OWN], "interactive")} % without."""
@@ -145,7 +145,7 @@ def answer(table: Table) -> str:
 QUESTION = Question(
     name="heterogeneous",
     place=30,
-    asks="Interactive requests of 10 ms beside batch requests of 50 ms: what does one tight decode cost the others?",
+    asks="10 ms interactive beside 50 ms batch: what does one tight decode cost the others?",
     metrics=("goodput",),
     drawn=drawn,
     draw=draw,
