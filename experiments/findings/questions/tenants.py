@@ -101,7 +101,8 @@ def answer(table: Table) -> str:
         return in_words((ours.minus(theirs, metric) for ours, theirs in pairs), "floods")
 
     head = f"""
-        With {quiet:g} requests/s beside a flood of {max(floods):g}, the quiet tenant's P99 TTFT is
+        Two tenants send `mixed` requests with equal objectives (TTFT 1 s, D = 25 ms), one {quiet:g} requests/s and the
+        other a flood. Beside a flood of {max(floods):g} the quiet one's P99 TTFT is
         {at(FAIR, "ttft_p99_interactive_ms", 1e-3)} s under `fair`, {at(WEIGHTED, "ttft_p99_interactive_ms", 1e-3)} s
         when the flood has three times its weight, {at(PLAIN, "ttft_p99_interactive_ms", 1e-3)} s first come first
         served, and {at(SHORTEST, "ttft_p99_interactive_ms", 1e-3)} s with the shortest prefill first, all with
