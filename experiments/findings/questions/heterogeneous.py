@@ -107,7 +107,8 @@ def answer(table: Table) -> str:
     cost = f"""
         One tight decode shortens the step of all that decode beside it. On `mixed`, with the paper's cost model and
         each request's own D in place of 50 ms for all, the batch's P99 TTFT is higher in {longer[0]} of
-        {len(settings)} combinations of rate and share, and the share of the batch that meets its objectives is lower in {better[1]}. With {100 * few:g} % interactive requests
+        {len(settings)} combinations of rate and share, and the share of the batch that meets its objectives is lower in
+        {better[1]}. With {100 * few:g} % interactive requests
         at {busy} requests/s the mean gap of batch requests is {mean(OWN, busy, "tpot_mean_batch_ms")} ms with own
         objectives, {mean(TIGHT, busy, "tpot_mean_batch_ms")} ms with D = 10 ms for all and
         {mean(LOOSE, busy, "tpot_mean_batch_ms")} ms with 50 ms. Against 50 ms for all, own objectives change the
