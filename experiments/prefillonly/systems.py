@@ -48,6 +48,9 @@ SETUPS = {
 }
 """The paper's Table 3."""
 
+UNLINKED = {"h100-nvlink": "h100-pcie"}
+"""Cards that only their link tells from another: alone they are one card, whose runs need not be made twice."""
+
 WORKLOADS = {"post-recommendation": WL1_TOKENS, "credit-verification": WL2_TOKENS}
 """The longest prompt of each workload, in tokens, which is what the profile run is made for."""
 
@@ -124,8 +127,9 @@ def deploy(setup: Setup, system: str, longest: int) -> Deployment:
     """
     model = memory_model(setup, system)
     chunked = model.mode == "chunked"
-    cost = f"prefill:llm={setup.llm},gpu={setup.gpu}"
-    if model.tp * model.pp > 1:
+    parallel = model.tp * model.pp > 1
+    cost = f"prefill:llm={setup.llm},gpu={setup.gpu if parallel else UNLINKED.get(setup.gpu, setup.gpu)}"
+    if parallel:
         cost += f",link={setup.link},tp={model.tp},pp={model.pp}"
     if chunked:
         cost += f",chunk={CHUNK}"

@@ -1,6 +1,7 @@
 """PrefillOnly's figures: Figure 5 exactly, rates sustained at equal latency on known curves, and a small grid."""
 
 import csv
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.io import load_cost_model
+from costmodels.prefill import PrefillCost
 from experiments.prefillonly.explain import credit_variants, post_variants
 from experiments.prefillonly.grid import CREDIT, LONGEST, POST, SHUFFLED, Point, cells_of, rate_of
 from experiments.prefillonly.regenerate import Regenerated, regenerate
 from experiments.prefillonly.reproduction import TOLERANCE, exact_rows, peak_throughput, readings
 from experiments.prefillonly.sustained import Sustained, crossing, log_interval, qps_ratio, sustained
-from experiments.prefillonly.systems import ORDERINGS, SETUPS, WORKLOADS, deploy, deployments, fits
+from experiments.prefillonly.systems import ORDERINGS, SETUPS, UNLINKED, WORKLOADS, deploy, deployments, fits
 from experiments.prefillonly.table2 import SYSTEMS, paper_cells
 from experiments.prefillonly.toy import PAPER, serve_toy, toy_trace
 from experiments.run import simulate_cell
@@ -113,6 +116,19 @@ def test_a_chunk_has_one_size_in_memory_cost_and_policy() -> None:
             assert deployment.memory.prefix_cache
             assert deployment.replicas == (1 if system in ("tensor", "pipeline") else 2)
             parse_policy(deployment.policy)
+
+
+def test_a_card_that_only_its_link_tells_from_another_is_that_card_alone() -> None:
+    for linked, other in UNLINKED.items():
+        for llm in {s.llm for s in SETUPS.values()}:
+            for chunk in ("", ",chunk=2048"):
+                a, b = (load_cost_model(f"prefill:llm={llm},gpu={gpu}{chunk}") for gpu in (linked, other))
+                assert isinstance(a, PrefillCost)
+                assert dataclasses.replace(a, name=b.name) == b
+    for workload in (POST, CREDIT):
+        one, two = (deployments(SETUPS[name], LONGEST[workload]) for name in ("h100", "h100-nvlink"))
+        assert one["prefillonly"] == two["prefillonly"]
+        assert one["tensor"] != two["tensor"]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
