@@ -161,7 +161,7 @@ def answer(table: Table) -> str:
 def _furthest(rows: Rows) -> float:
     """Return by how much the two larger budgets differ at most, in percentage points of mean JCT."""
     by = {(r["gpu"], r["tokens"], r["budget"]): r["gain_percent"] for r in rows if r["metric"] == "mean_jct"}
-    return max(abs(by[gpu, n, "32,768"] - by[gpu, n, "8,192"]) for gpu, n, budget in by if budget == "8,192")
+    return max(abs(float(by[gpu, n, "32,768"] - by[gpu, n, "8,192"])) for gpu, n, budget in by if budget == "8,192")
 
 
 QUESTION = Question(
