@@ -22,11 +22,11 @@ import pandas as pd
 
 from costmodels.base import CostModel
 from costmodels.conformal import calibrate, split_conformal
+from costmodels.erring import ErringCost
 from costmodels.kernels import step_grid
 from costmodels.linear_fit import LinearEstimator
 from costmodels.nnls_fit import NnlsEstimator
 from costmodels.profile import FEATURES, Profile
-from experiments.margins.truth import TrueCost
 from experiments.plotting import new_figure
 from policies import parse_policy
 from sim.engine import simulate
@@ -55,7 +55,7 @@ class Formula(CostModel):
         return {"kind": "formula"}
 
 
-machine = TrueCost(Formula(), sigma=0.03)
+machine = ErringCost(Formula(), noise_ppm=30_000)
 
 # %% [markdown]
 # ## A profile
@@ -72,7 +72,7 @@ shapes = step_grid(
 )
 rows = []
 for repeat in range(2):
-    noisy = TrueCost(Formula(), sigma=0.03, seed=repeat + 1)
+    noisy = ErringCost(Formula(), noise_ppm=30_000, seed=repeat + 1)
     rows += [[*shape, noisy.step_ns(*shape), repeat] for shape in shapes.tolist()]
 table = pd.DataFrame(rows, columns=[*FEATURES, "duration_ns", "repeat"])
 setting = {

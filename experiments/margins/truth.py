@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from costmodels.base import CostModel
-from costmodels.erring import PPM, ErringCost
 
 
 @dataclass
@@ -37,8 +36,3 @@ class DriftingCost(CostModel):
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "drifting", "before": self.before.to_dict(), "after": self.after.to_dict(), "steps": self.steps}
-
-
-def TrueCost(base: CostModel, sigma: float, seed: int = 0) -> ErringCost:
-    """Return a noisy machine, by the name that notebooks have for it."""
-    return ErringCost(base, noise_ppm=round(sigma * PPM), seed=seed)
