@@ -18,7 +18,7 @@ import numpy as np
 from experiments.advice_candidates import DEFAULT, Candidate
 from experiments.advice_choice import ALPHA, choose
 from experiments.advice_found import Advice, Own
-from experiments.advice_replicas import Rough, roughly, surely
+from experiments.advice_replicas import Rough, Span, roughly, surely
 from experiments.advice_runs import Runs
 from experiments.advice_trace import Task
 from experiments.advice_tuning import Tuned, attainment, candidates_of, finalists_of, routers_of, tune, tuning_seeds
@@ -27,7 +27,10 @@ from sim.metrics import Summary
 
 MOST_REPLICAS = 64
 
-VISITS_OF_DEFAULT = 4
+VISITS_OF_DEFAULT = 3
+
+MOST_DENSER = 10
+"""A file's own arrivals are not made denser or sparser by more than this: days that pass in minutes are no check."""
 
 STAGES = ("tuning", "fresh", "own")
 
@@ -143,15 +146,15 @@ def _decide(
 
     default = None
     if open_search and span.holds is not None:
-        about = at
+        about: int | None = at
         if of_default(at) is not Verdict.HOLDS:
             seed = tuning_seeds()[:1]
             why = "what vLLM's default needs"
             found = roughly(
                 lambda n: attainment(runs.run("tuning", [DEFAULT], n, router, seed, why)[DEFAULT][0]), level, at, most
             )
-            about = found.replicas if found.reached else most
-        default = surely(of_default, about, most, VISITS_OF_DEFAULT if about < most else 1)
+            about = found.replicas if found.reached else None
+        default = Span(None, None, {}) if about is None else surely(of_default, about, most, VISITS_OF_DEFAULT)
     own = _own(task, runs, level, choice.recommended.policy, at, router, most if open_search else at)
     return Advice(
         task, level, most, left_out, tuned, rough, router, routers, span, at, attained, choice, default, own,
@@ -161,7 +164,7 @@ def _decide(
 
 def _own(task: Task, runs: Runs, level: float, policy: str, at: int, router: str, most: int) -> Own | None:
     """Run the recommended policy and vLLM's default on the file's own arrivals."""
-    if task.own is None:
+    if task.own is None or not 1 / MOST_DENSER <= task.denser <= MOST_DENSER:
         return None
 
     def attains(label: str, n: int) -> float:

@@ -53,6 +53,9 @@ class Candidate:
     probe: bool = False
     """Whether it stands for its family where it is found out how many replicas to compare policies on."""
 
+    bare: bool = False
+    """Whether it trusts a fitted cost model to the last: tried, to see what a margin costs, but not recommended."""
+
     @property
     def chunking(self) -> str:
         """The chunking in full, to be put beside another ordering."""
@@ -104,7 +107,7 @@ def second_round(look: Look, believed: CostModel, seats: int, ranked: Sequence[C
     chunks = [s.chunking.params["chunk"] for s in tried if s.chunking.name == "fixed"]
     found += [budget(b, seats) for b in _between(budgets)]
     found += [_fixed(c) for c in _between(chunks)]
-    ours = [c for c in ranked if c.family not in (ORDER, YOURS)]
+    ours = [c for c in ranked if c.family not in (ORDER, YOURS) and not c.bare]
     speed = _speed(believed)
     if look.prefill_only:
         best = next((c for c in ranked if c.family == ORDER), None)
@@ -142,12 +145,13 @@ def is_fitted(believed: CostModel) -> bool:
 
 def _deadlines(believed: CostModel) -> list[Candidate]:
     # A simulation in which the cost model is right cannot tell what a margin is for, so the careful one counts as less.
-    careful, other = (COVERAGE, "0") if is_fitted(believed) else ("0", "5%")
+    fitted = is_fitted(believed)
+    careful, other = (COVERAGE, "0") if fitted else ("0", "5%")
     return [
         Candidate(_margin("sloweave", careful), FILL, EFFORT[FILL], probe=True),
-        Candidate(_margin("sloweave", other), FILL, EFFORT[FILL] + 1),
+        Candidate(_margin("sloweave", other), FILL, EFFORT[FILL] + 1, bare=fitted),
         Candidate(_margin("fcfs+deadline-slots", careful), SLOTS, EFFORT[SLOTS], probe=True),
-        Candidate(_margin("fcfs+deadline-slots", other), SLOTS, EFFORT[SLOTS] + 1),
+        Candidate(_margin("fcfs+deadline-slots", other), SLOTS, EFFORT[SLOTS] + 1, bare=fitted),
     ]
 
 

@@ -14,7 +14,7 @@ from experiments.advice_tuning import Tuned
 
 @dataclass(frozen=True)
 class Own:
-    """The recommended policy on the file's own arrivals: one run, without an interval."""
+    """The recommended policy on the file's own arrivals, made as dense as the rate: one run, without an interval."""
 
     attainment: float
     default: float

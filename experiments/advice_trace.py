@@ -105,6 +105,11 @@ class Task:
     own: Draft | None
     """Runs on the file's own arrivals, brought to the rate; ``None`` where there are none."""
 
+    @property
+    def denser(self) -> float:
+        """How many times as dense as the file's own arrivals the rate is; 1 where there are none."""
+        return 1.0 if self.look.own_rate is None else self.look.rate / self.look.own_rate
+
 
 def task_of(draft: Draft) -> Task:
     """Complete a draft, look at its trace and take what is fixed out of it.

@@ -118,11 +118,12 @@ def _tuned(candidate: Candidate, summaries: Sequence[Summary], turn: int) -> Tun
 
 
 def finalists_of(tuned: Sequence[Tuned]) -> list[Candidate]:
-    """Return the best of each family and the second best of all, vLLM's default before them.
+    """Return the best of each family and the second best of all, vLLM's default before them; none without a margin.
 
     Args:
         tuned: the best first.
     """
+    tuned = [t for t in tuned if not t.candidate.bare]
     best = tuned[0].attainment
     near = [t.candidate for t in tuned if t.attainment >= best - FAR]
     stock = next((t.candidate for t in tuned if t.candidate.family == STOCK), None)

@@ -8,6 +8,7 @@ from experiments.advice_found import Advice
 from experiments.advice_replicas import Span
 from experiments.advice_trace import VISIBLE
 from experiments.advice_tuning import TUNING_SEEDS
+from experiments.capacity import Verdict
 from experiments.compare import Estimate
 from experiments.output import number
 from experiments.report import counted
@@ -72,9 +73,16 @@ def _head(advice: Advice) -> str:
             f"Serve with {best.policy}{where}. It is the simplest of {', '.join(s.policy for s in choice.standings)}, "
             "which are tied: it does not matter which of them you take."
         )
-    tied = [s.policy for s in choice.tied if s is not best]
-    as_good = f" {', '.join(tied)} {'is' if len(tied) == 1 else 'are'} as good, and no simpler." if tied else ""
-    return f"Serve with {best.policy}{where}.{as_good}"
+    text = f"Serve with {best.policy}{where}."
+    more = choice.best.attainment - best.attainment
+    if more > 0:
+        text += (
+            f" {choice.best.policy} attains {number(PERCENT * more)} points more on these seeds, "
+            + ("too little to bother" if best.surely_behind else "which may be chance")
+            + f", and {best.policy} is simpler."
+        )
+    tied = [s.policy for s in choice.tied if s not in (best, choice.best) and s.verdict is Verdict.HOLDS]
+    return text + (f" Not surely worse either: {', '.join(tied)}." if tied else "")
 
 
 def _not_reached(advice: Advice) -> str:
@@ -138,7 +146,7 @@ def _default(advice: Advice) -> str:
     if span is None:
         return f"{text}."
     if span.holds is None:
-        return f"{text}; no number that was looked at ({_list(sorted(span.verdicts))}) is surely enough for it."
+        return f"{text}, and no number up to {advice.most} is enough for it."
     if span.holds == advice.at:
         return f"{text}, and they are enough for it too."
     low = span.breaks or 0
@@ -156,13 +164,15 @@ def _stock(advice: Advice) -> list[str]:
 
 
 def _own(advice: Advice) -> list[str]:
-    own = advice.own
+    own, factor = advice.own, advice.task.denser
+    if own is None and advice.task.own is not None:
+        return [
+            f"The file's own arrivals are no check: the rate is {factor:.3g} times theirs, and so dense their ups and "
+            "downs would mean nothing."
+        ]
     if own is None:
         return []
-    dense = ""
-    if advice.task.look.own_rate is not None:
-        factor = advice.task.look.rate / advice.task.look.own_rate
-        dense = "" if abs(factor - 1) < 1e-3 else f", made {factor:.3g} times as dense"
+    dense = "" if abs(factor - 1) < 1e-3 else f", made {factor:.3g} times as dense"
     return [
         f"As a check, on the file's own arrivals{dense}: {PERCENT * own.attainment:.3g} %, vLLM's default "
         f"{PERCENT * own.default:.3g} % (one run each, no interval)."
