@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import io
 import os
 import pkgutil
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -37,6 +39,12 @@ def make_app() -> typer.Typer:
         if add is not None:
             add(app)
     return app
+
+
+@functools.cache
+def _command() -> Callable[..., int | None]:
+    """Typer reads every command's signature for this, which takes longer than a small simulation."""
+    return typer.main.get_command(make_app())
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        status = int(make_app()(args=arguments, prog_name="prefillsim", standalone_mode=False) or 0)
+        status = int(_command()(args=arguments, prog_name="prefillsim", standalone_mode=False) or 0)
         if status != INTERRUPTED:
             sys.stdout.flush()
             return status
