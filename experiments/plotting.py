@@ -28,13 +28,18 @@ ROW_INCHES = 0.19
 
 
 @contextmanager
-def new_figure(width: float, height: float) -> Iterator[Figure]:
-    """Make a figure of the given size in inches, in the style of all figures while the context lasts."""
-    from matplotlib import style
+def new_figure(width: float, height: float, laid_out: bool = True) -> Iterator[Figure]:
+    """Make a figure of the given size in inches, in the style of all figures while the context lasts.
+
+    What places everything itself need not be laid out: each of its files is then drawn once, not twice.
+    """
+    from matplotlib import rc_context, style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with style.context(str(resources.files("experiments") / "style.mplstyle")):
+    look = style.context(str(resources.files("experiments") / "style.mplstyle"))
+    # Saving a figure sets the layout anew from these parameters.
+    with look, rc_context({"figure.constrained_layout.use": laid_out}):
         figure = Figure(figsize=(width, height))
         FigureCanvasAgg(figure)
         yield figure
@@ -91,8 +96,7 @@ def draw_table(
     shares = np.array([max(map(len, column)) + 3 for column in columns], dtype=float)
     centres = (np.cumsum(shares) - shares / 2) / shares.sum()
     lines = sum(heights)
-    with new_figure(width, 0.5 + ROW_INCHES * lines) as figure:
-        figure.set_layout_engine("none")
+    with new_figure(width, 0.5 + ROW_INCHES * lines, laid_out=False) as figure:
         top = 1 - 0.4 / figure.get_figheight()
         axis = figure.add_axes((0, 0, 1, top), xlim=(0, 1), ylim=(lines + 0.5, 0))
         axis.axis("off")
