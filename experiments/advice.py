@@ -21,8 +21,18 @@ from experiments.advice_found import Advice, Own
 from experiments.advice_replicas import Rough, Span, roughly, surely
 from experiments.advice_runs import Runs
 from experiments.advice_trace import Task
-from experiments.advice_tuning import Tuned, attainment, candidates_of, finalists_of, routers_of, tune, tuning_seeds
+from experiments.advice_tuning import (
+    FINALISTS,
+    Tuned,
+    attainment,
+    candidates_of,
+    finalists_of,
+    routers_of,
+    tune,
+    tuning_seeds,
+)
 from experiments.capacity import Design, Grid, Verdict
+from experiments.config import ConfigError
 from sim.metrics import Summary
 
 MOST_REPLICAS = 64
@@ -89,6 +99,25 @@ def advise(
     return _decide(task, level, most, runs, left_out, tuned, finalists, rough, router, routers)
 
 
+def design_of(task: Task, most: int) -> Design:
+    """Return how attainment is tested: the probability to err is shared by all finalists and numbers of replicas."""
+    confidence = 1 - ALPHA / (FINALISTS + 1)
+    return Design(Grid.between(1, most, 1.0), len(task.seeds), task.look.requests, confidence)
+
+
+def check_tells(task: Task, level: float, most: int) -> None:
+    """Refuse runs so few and short that they could not tell even if every request met its objectives.
+
+    Raises:
+        ConfigError: in one sentence.
+    """
+    if design_of(task, most).told([1.0] * len(task.seeds), level) is not Verdict.HOLDS:
+        raise ConfigError(
+            f"{len(task.seeds)} seeds of {task.look.requests} requests cannot tell whether {100 * level:g} % meet "
+            "their objectives, even if all did; give more --seeds or a larger --limit"
+        )
+
+
 def _best_router(
     task: Task, probed: Callable[[int], dict[str, list[Summary]]], replicas: int
 ) -> tuple[str, dict[str, float]]:
@@ -118,8 +147,7 @@ def _decide(
     routers: dict[str, float],
 ) -> Advice:
     """Compare the finalists on fresh seeds and count replicas there."""
-    confidence = 1 - ALPHA / len(finalists)
-    design = Design(Grid.between(1, most, 1.0), len(task.seeds), task.look.requests, confidence)
+    design = design_of(task, most)
     labels = [c.policy for c in finalists]
     attained: dict[str, dict[int, list[float]]] = {label: {} for label in labels}
 

@@ -85,10 +85,11 @@ def _of_arrivals(advice: Advice) -> list[str]:
 
 def _of_sharing(advice: Advice) -> list[str]:
     look, found = advice.task.look, []
-    if not look.cached and look.shared > 0:
+    if advice.task.cell.memory is None:
+        shared = f", though {100 * look.shared:.3g} % of their content is shared" * (look.shared > 0)
         found.append(
-            f"{100 * look.shared:.3g} % of the prompts' content is shared, but nothing is cached, for nothing says how "
-            "much KV memory there is; --gpu and --llm, or --kv-blocks, do"
+            "KV memory is taken to be unlimited, and no prompt to be cached" + shared + ", for nothing says how much "
+            "memory there is; --gpu and --llm, or --kv-blocks, do"
         )
     if len(advice.routers) > 1 and min(advice.routers.values()) < max(advice.routers.values()) - 0.05:
         worst = min(advice.routers, key=lambda name: advice.routers[name])

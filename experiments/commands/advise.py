@@ -83,6 +83,7 @@ def advise(
     draft = o.collect(config, sets, name="advise", seeds=seeds, seed=seed, **o.given(locals()))
     from experiments import output
     from experiments.advice import advise as find
+    from experiments.advice import check_tells
     from experiments.advice_plan import check_level, new_folder, outlook, planned
     from experiments.advice_shown import document, show_advice, write_advice
     from experiments.advice_trace import task_of
@@ -94,6 +95,7 @@ def advise(
     if not resume and not dry_run:
         check_free(out)
     task = task_of(draft)
+    check_tells(task, level, most_replicas)
     if dry_run:
         described = planned(task, level)
         if json:

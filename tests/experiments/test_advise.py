@@ -1,0 +1,252 @@
+"""Advice on traces whose right answer is known, held against all candidates, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodels.io import save_cost_model
+from costmodels.linear import LinearCost
+from experiments import run as running
+from experiments.advice_choice import NEGLIGIBLE
+from experiments.recorded import Swept, read_any
+from policies.units import MS, NS
+from sim.stats import paired
+from tests.experiments.conftest import Cli
+from traces.io import write_trace
+from traces.schema import Segments, Trace
+
+pytestmark = pytest.mark.filterwarnings("ignore:cost model")
+
+QUICK = ("--jobs", "1", "--json", "--pipeline-depth", "1")
+
+MIXED = ("--workload", "mixed", "--limit", "60", "--seeds", "6", "--slo", "ttft:300,tpot_p99:12", *QUICK)
+
+
+@pytest.fixture(autouse=True)
+def no_picture(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "picture" not in request.node.name:
+        monkeypatch.setattr("experiments.advice_shown._picture", lambda advice, folder: [])
+    monkeypatch.setattr("experiments.figure.write_figure", lambda comparison, folder: [])
+
+
+def requests_file(n: int, prompt: int, outputs: int, segments: Segments | None = None) -> str:
+    """Write equal requests that arrive every second; returns the file's name."""
+    columns = {"prompt_tokens": prompt, "output_tokens": outputs}
+    filled = {name: np.full(n, value, dtype=np.int64) for name, value in columns.items()}
+    write_trace(Trace(NS * np.arange(n, dtype=np.int64), **filled, segments=segments), "equal.parquet")
+    return "equal.parquet"
+
+
+def cost_file(**coefficients: int) -> str:
+    save_cost_model(LinearCost("artificial", **coefficients), Path("artificial.json"))
+    return "artificial.json"
+
+
+def waits(rate: float, replicas: int, n: int, seeds: range) -> list[float]:
+    """Return, per seed, the share that waits at most one service of a second: Lindley, each replica its turn."""
+    shares = []
+    for seed in seeds:
+        arrival = np.cumsum(np.random.default_rng([seed, 5]).exponential(1 / rate, n))
+        good = 0
+        for own in (arrival[k::replicas] for k in range(replicas)):
+            walk = np.cumsum(1 - np.diff(own))
+            wait = np.concatenate([[0.0], walk - np.minimum.accumulate(np.minimum(walk, 0.0))])
+            good += int((wait <= 1.0).sum())
+        shares.append(good / n)
+    return shares
+
+
+def test_replicas_are_those_that_queueing_theory_needs(cli: Cli) -> None:
+    """One request at a time, a second each, in turn to the replicas: E_r/D/1, started empty as the runs are."""
+    n, rate = 200, 2.1
+    truth = next(r for r in range(1, 20) if np.mean(waits(rate, r, n, range(150))) >= 0.9)
+    assert truth > 1
+    cost = cost_file(step=0, decode=0, per_decode=1, prefill=0, per_token=NS // 1000)
+    trace = requests_file(n, 1000, 1)
+    slo = ("--slo", "ttft:2000", "--router", "round-robin", "--rate", str(rate), "--seeds", "8")
+    result = cli("advise", "--trace", trace, "--cost-model", cost, *slo, *QUICK, "--out", "o")
+    assert result.code == 0, result.err
+    found = result.json["replicas"]
+    assert (found["surely_do_not"] or 0) < truth <= found["surely_suffice"]
+    assert found["surely_suffice"] <= truth + 1
+    theory = np.mean(waits(rate, found["compared_on"], n, range(150)))
+    best = result.json["finalists"][0]["slo_attainment"]
+    assert best["ci95"][0] - 0.01 <= theory <= best["ci95"][1] + 0.01
+
+
+def test_the_chunk_that_just_fits_is_found(cli: Cli) -> None:
+    """A step of 16 decodes and 256 tokens ends exactly on the TPOT objective; smaller chunks fall behind the arrivals.
+
+    A step costs 10 ms and a token 0.1 ms, whatever decodes; so 256 tokens take 35.6 ms, and one more is too late.
+    """
+    cost = cost_file(step=10 * MS, decode=0, per_decode=1, prefill=0, per_token=MS // 10)
+    trace = requests_file(120, 1024, 20)
+    slo = ("--slo", "ttft:600,tpot_p99:35.60002", "--rate", "5.5", "--seeds", "4", "--replicas", "1")
+    result = cli("advise", "--trace", trace, "--cost-model", cost, *slo, *QUICK, "--attainment", "50", "--out", "o")
+    assert result.code in (0, 1), result.err
+    of_family = {t["policy"]: np.mean(t["attained"]) for t in result.json["tuned"] if t["family"] == "chunk"}
+    best = max(of_family, key=lambda policy: of_family[policy])
+    assert best == "fcfs+fixed:chunk=256"
+    assert of_family[best] > 0.1 + max(value for policy, value in of_family.items() if policy != best)
+
+
+def test_where_all_tie_the_simplest_is_recommended(cli: Cli) -> None:
+    slo = ("--slo", "ttft:60000,tpot_p99:5000", "--seeds", "6", "--limit", "60", "--rate", "1")
+    result = cli("advise", "--workload", "mixed", *slo, *QUICK, "--out", "o")
+    assert result.code == 0, result.err
+    assert result.json["policy"] == "vllm-default"
+    assert len(result.json["tied"]) == len(result.json["finalists"]) > 3
+    assert "tied" in result.json["answer"][0]
+    assert result.json["replicas"] == {"compared_on": 1, "surely_suffice": 1, "surely_do_not": None}
+    assert all(f["behind"]["mean"] == 0 for f in result.json["finalists"])
+
+
+def test_what_nothing_can_meet_is_said_plainly(cli: Cli) -> None:
+    cost = cost_file(step=MS, decode=0, per_decode=1, prefill=0, per_token=MS)
+    trace = requests_file(40, 500, 3)
+    result = cli(
+        "advise",
+        "--trace",
+        trace,
+        "--cost-model",
+        cost,
+        "--slo",
+        "ttft:300",
+        "--seeds",
+        "4",
+        *QUICK,
+        "--attainment",
+        "50",
+    )
+    assert result.code == 1
+    assert not result.json["reached"]
+    assert result.json["look"]["hopeless"] == 1
+    assert "Nothing that was tried reaches 50 %" in result.json["answer"][0]
+    assert "100 % of the requests miss an objective even alone" in result.json["answer"][0]
+
+
+def per_seed(document: Any, policy: str, metric: str) -> list[float]:
+    values: list[float] = document["policies"][policy][metric]["per_seed"]
+    return values
+
+
+def test_no_candidate_is_better_on_the_fresh_seeds_and_compare_says_the_same(cli: Cli) -> None:
+    """Brute force: all that was tuned, run on the seeds that the advice was given on, by another command."""
+    result = cli("advise", *MIXED, "--rate", "110", "--replicas", "1", "--attainment", "80", "--out", "o")
+    assert result.code in (0, 1), result.err
+    advice = result.json
+    policies = [argument for t in advice["tuned"] for argument in ("-p", t["policy"])]
+    same = ("--rate", "110", "--max-num-seqs", "256", "--set", "keep=summary")
+    compared = cli("compare", *MIXED, *same, *policies, "--out", "all")
+    assert compared.code == 0, compared.err
+    for finalist in advice["finalists"]:
+        for metric in ("slo_attainment", "goodput", "ttft_p99_ms", "tpot_p99_ms"):
+            assert finalist[metric]["per_seed"] == per_seed(compared.json, finalist["policy"], metric)
+    own = per_seed(compared.json, advice["policy"], "slo_attainment")
+    every = [per_seed(compared.json, t["policy"], "slo_attainment") for t in advice["tuned"]]
+    best = max(every, key=np.mean)
+    assert np.mean(own) > np.mean(min(every, key=np.mean)) + 0.2
+    assert not paired(best, own).significant or np.mean(best) - np.mean(own) < NEGLIGIBLE
+
+
+def test_prompts_that_share_a_first_block_do_not_all_go_to_one_replica(cli: Cli) -> None:
+    """What keeps shared beginnings together keeps everything together here, and is not what is recommended."""
+    n, unit = 80, NS // 1000
+    ids = np.stack([np.zeros(n), 1 + np.arange(n)], 1).astype(np.int64).ravel()
+    tokens = np.tile(np.array([160, 840], dtype=np.int64), n)
+    shared = Segments(2 * np.arange(n + 1, dtype=np.int64), ids, tokens)
+    trace = requests_file(n, 1000, 1, shared)
+    cost = cost_file(step=0, decode=0, per_decode=1, prefill=0, per_token=unit)
+    more = ("--slo", "ttft:3000", "--rate", "1.6", "--seeds", "6", "--kv-blocks", "4000")
+    result = cli("advise", "--trace", trace, "--cost-model", cost, *more, *QUICK, "--out", "o")
+    assert result.code == 0, result.err
+    assert result.json["look"]["shared"] > 0.3
+    assert result.json["router"] == "least-loaded"
+    assert result.json["routers"]["prefix-affinity"] < 0.5 < 0.9 <= result.json["routers"]["least-loaded"]
+    assert any("the router matters" in w for w in result.json["warnings"])
+
+
+SMALL = ("advise", *MIXED, "--rate", "60", "--replicas", "1", "--limit", "30", "--attainment", "80")
+
+
+def told(document: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key not in ("out", "files")}
+
+
+def test_it_goes_on_after_an_interruption(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = cli(*SMALL, "--out", "whole")
+    simulate, left = running.simulate_cell, [20]
+
+    def stopping(cell: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return simulate(cell)
+
+    monkeypatch.setattr(running, "simulate_cell", stopping)
+    stopped = cli(*SMALL, "--out", "o")
+    assert stopped.code == 130
+    assert "20 runs are finished and kept in o" in stopped.err
+    assert "--out o --resume" in stopped.err
+    left[0] = whole.json["runs"] - 20
+    again = cli(*SMALL, "--out", "o", "--resume")
+    assert again.code == whole.code
+    assert left == [0]
+    assert told(again.json) == told(whole.json)
+
+
+def test_files_picture_and_the_words_of_a_terminal(cli: Cli) -> None:
+    arguments = [a for a in SMALL if a != "--json"]
+    result = cli(*arguments, "--out", "o")
+    assert result.code in (0, 1), result.err
+    for text in ("About ", "vllm serve MODEL", "Surely", "attains"):
+        assert text in result.out
+    files = {f"advice.{suffix}" for suffix in ("json", "md", "csv", "png", "pdf")}
+    assert {path.name for path in Path("o").iterdir()} == files | {"tried.csv", "tuning", "fresh"}
+    stored = json.loads(Path("o/advice.json").read_text())
+    assert stored["answer"][0] in result.out
+    assert stored["answer"][0] in Path("o/advice.md").read_text()
+    sweep = read_any(Path("o/fresh"))
+    assert isinstance(sweep, Swept)
+    assert {cell.label for cell in sweep.cells} == {f["policy"] for f in stored["finalists"]}
+
+
+def test_a_dry_run_makes_nothing(cli: Cli) -> None:
+    result = cli("advise", *MIXED, "--dry-run")
+    assert result.code == 0, result.err
+    assert result.json["candidates"][0] == "vllm-default"
+    assert result.json["runs"] == result.json["tuning_runs"] + result.json["fresh_runs"]
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--workload", "post-recommendation", "--limit", "20"), "advise needs objectives, like --slo"),
+        ((*MIXED, "--attainment", "0.9"), "--attainment 0.9 should be a percentage"),
+        ((*MIXED, "--seeds", "2"), "so few seeds tell nothing"),
+        ((*MIXED, "--limit", "10"), "6 seeds of 10 requests cannot tell whether 90 %"),
+        ((*MIXED, "-p", "sloweav"), "did you mean sloweave"),
+        ((*MIXED, "-p", "fcfs+token-budget:budget=64"), "budget=64 is below"),
+        ((*MIXED, "--cost-model", "h100"), "h100"),
+        ((*MIXED, "--set", "sweep.rate=[1,2]"), "advise finds out what to vary, but [sweep] has rate"),
+        ((*MIXED, "--out", "full"), "--out full exists and is not empty"),
+        (("--trace", "nowhere.csv", "--slo", "ttft:1000"), "nowhere.csv"),
+        (("--trace", "at-once.csv", "--slo", "ttft:1000"), "arrive all at once"),
+    ],
+)
+def test_wrong_inputs_are_one_sentence(cli: Cli, arguments: tuple[str, ...], reason: str) -> None:
+    Path("full").mkdir()
+    Path("full/file").touch()
+    rows = "2023-11-16 18:15:00.0000000,200,3\n" * 5
+    Path("at-once.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    result = cli("advise", *arguments)
+    assert result.code == 2
+    assert reason in result.err
+    assert result.err.count("\n") == 1
+    assert not Path("runs").exists()
