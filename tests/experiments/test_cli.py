@@ -217,6 +217,7 @@ def plugin(tmp_path: Path, kind: str, body: str, name: str) -> str:
         ("ordering", "sys.exit(3)", "SystemExit: 3"),
     ],
 )
+@pytest.mark.usefixtures("no_picture")
 def test_what_no_simulator_can_carry_out_is_the_plugins_error(
     cli: Cli, tmp_path: Path, kind: str, body: str, reason: str
 ) -> None:
