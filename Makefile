@@ -9,7 +9,7 @@ VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 TRACES ?= ../shared/traces
 
-.PHONY: install demo test lint docs regress bench bench-vllm oracle oracle-full mutants verification fuzz coverage clean
+.PHONY: install demo test lint docs figures regress bench bench-vllm oracle oracle-full mutants verification fuzz coverage clean
 
 install: $(STAMP)
 
@@ -36,6 +36,10 @@ lint: $(STAMP)
 # The pages that are made from the code; a test compares them.
 docs: $(STAMP)
 	$(BIN)/python -m experiments.documents
+
+# Everything of both papers and the findings, goes on where it was left; exit code 1 if a committed table differs.
+figures: $(STAMP)
+	$(BIN)/prefillsim figures all --check --out runs/figures --resume
 
 regress: $(STAMP)
 	$(BIN)/prefillsim regress experiments/baselines/*.toml

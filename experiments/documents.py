@@ -6,6 +6,7 @@ from pathlib import Path
 
 from experiments.documents_commands import commands_page
 from experiments.documents_policies import policies_page
+from experiments.papers import papers_page
 from sim.store import atomic_write
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs"
@@ -13,7 +14,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs"
 
 def pages() -> dict[str, str]:
     """Return the text of every page by the name of its file; equal code makes equal bytes."""
-    return {"policies.md": policies_page(), "cli.md": commands_page()}
+    return {"policies.md": policies_page(), "cli.md": commands_page(), "papers.md": papers_page()}
 
 
 def main() -> None:
