@@ -37,7 +37,11 @@ from sim.metrics import Summary
 
 MOST_REPLICAS = 64
 
+VISITS = 6
+"""Numbers of replicas that all finalists are run on, at most."""
+
 VISITS_OF_DEFAULT = 3
+"""Further ones that vLLM's default is run on."""
 
 MOST_DENSER = 10
 """A file's own arrivals are not made denser or sparser by more than this: days that pass in minutes are no check."""
@@ -99,10 +103,18 @@ def advise(
     return _decide(task, level, most, runs, left_out, tuned, finalists, rough, router, routers)
 
 
-def design_of(task: Task, most: int) -> Design:
-    """Return how attainment is tested: the probability to err is shared by all finalists and numbers of replicas."""
-    confidence = 1 - ALPHA / (FINALISTS + 1)
-    return Design(Grid.between(1, most, 1.0), len(task.seeds), task.look.requests, confidence)
+class Judge(Design):
+    """A test of attainment, once for each finalist and number of replicas, which share the probability to err."""
+
+    @property
+    def most_tests(self) -> int:
+        """How many there are at most; none looks at fewer than all seeds."""
+        return (FINALISTS + 1) * (VISITS + VISITS_OF_DEFAULT)
+
+
+def judge_of(task: Task, most: int) -> Judge:
+    """Return how attainment is tested on the fresh seeds."""
+    return Judge(Grid.between(1, max(most, 2), 1.0), len(task.seeds), task.look.requests, 1 - ALPHA)
 
 
 def check_tells(task: Task, level: float, most: int) -> None:
@@ -111,7 +123,7 @@ def check_tells(task: Task, level: float, most: int) -> None:
     Raises:
         ConfigError: in one sentence.
     """
-    if design_of(task, most).told([1.0] * len(task.seeds), level) is not Verdict.HOLDS:
+    if judge_of(task, most).told([1.0] * len(task.seeds), level) is not Verdict.HOLDS:
         raise ConfigError(
             f"{len(task.seeds)} seeds of {task.look.requests} requests cannot tell whether {100 * level:g} % meet "
             "their objectives, even if all did; give more --seeds or a larger --limit"
@@ -147,7 +159,7 @@ def _decide(
     routers: dict[str, float],
 ) -> Advice:
     """Compare the finalists on fresh seeds and count replicas there."""
-    design = design_of(task, most)
+    judge = judge_of(task, most)
     labels = [c.policy for c in finalists]
     attained: dict[str, dict[int, list[float]]] = {label: {} for label in labels}
 
@@ -155,7 +167,7 @@ def _decide(
         ran = runs.run("fresh", policies, n, router, task.seeds, "fresh seeds")
         for label, summaries in ran.items():
             attained[label][n] = [attainment(s) for s in summaries]
-        return {label: design.told(attained[label][n], level) for label in policies}
+        return {label: judge.told(attained[label][n], level) for label in policies}
 
     def any_of(n: int) -> Verdict:
         verdicts = set(judged(labels, n).values())
@@ -164,7 +176,7 @@ def _decide(
         return Verdict.BREAKS if verdicts == {Verdict.BREAKS} else Verdict.UNCLEAR
 
     open_search = rough.reached and task.replicas is None
-    span = surely(any_of, rough.replicas, most, design.grid.most_rates if open_search else 1)
+    span = surely(any_of, rough.replicas, most, VISITS if open_search else 1)
     at = span.holds if span.holds is not None else max(span.verdicts)
     ran = runs.run("fresh", labels, at, router, task.seeds, "fresh seeds")
     choice = choose(finalists, ran, judged(labels, at))
@@ -186,7 +198,7 @@ def _decide(
     own = _own(task, runs, level, choice.recommended.policy, at, router, most if open_search else at)
     return Advice(
         task, level, most, left_out, tuned, rough, router, routers, span, at, attained, choice, default, own,
-        design.error, runs,
+        judge.error, runs,
     )  # fmt: skip
 
 

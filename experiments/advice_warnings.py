@@ -93,7 +93,8 @@ def _of_sharing(advice: Advice) -> list[str]:
         )
     if len(advice.routers) > 1 and min(advice.routers.values()) < max(advice.routers.values()) - 0.05:
         worst = min(advice.routers, key=lambda name: advice.routers[name])
-        found.append(f"the router matters: with {worst} at best {100 * advice.routers[worst]:.3g} % attain them")
+        share = f"{100 * advice.routers[worst]:.3g} %"
+        found.append(f"the router matters: with {worst}, at best {share} of the requests meet their objectives")
     if advice.span.uneven:
         found.append(
             "attainment does not rise with the number of replicas everywhere; the least above all that fail is told"
