@@ -194,7 +194,9 @@ def _decide(
                 lambda n: attainment(runs.run("tuning", [DEFAULT], n, router, seed, why)[DEFAULT][0]), level, at, most
             )
             about = found.replicas if found.reached else None
-        default = Span(None, None, {}) if about is None else surely(of_default, about, most, VISITS_OF_DEFAULT)
+        if about is not None:
+            surely(of_default, about, most, VISITS_OF_DEFAULT)
+        default = Span.of({n: judge.told(values, level) for n, values in attained[DEFAULT].items()})
     own = _own(task, runs, level, choice.recommended.policy, at, router, most if open_search else at)
     return Advice(
         task, level, most, left_out, tuned, rough, router, routers, span, at, attained, choice, default, own,

@@ -120,4 +120,8 @@ def choose(
     ]
     as_good = [s for s in standings if s.as_good]
     sure = [s for s in as_good if s.verdict is Verdict.HOLDS] or as_good
-    return Choice(standings, min(sure, key=lambda s: (s.candidate.effort, -s.attainment)))
+
+    def ease(s: Standing) -> tuple[float, float, float]:
+        return s.candidate.effort, -s.attainment, s.metrics["ttft_mean_ms"].mean or 0.0
+
+    return Choice(standings, min(sure, key=ease))

@@ -68,6 +68,11 @@ class Span:
     verdicts: dict[int, Verdict]
     """By number of replicas, of all that were looked at."""
 
+    @classmethod
+    def of(cls, verdicts: Mapping[int, Verdict]) -> Span:
+        """Return what verdicts by number of replicas say together."""
+        return cls(*_ends(verdicts), dict(verdicts))
+
     @property
     def uneven(self) -> bool:
         """Whether a number surely holds the level and a larger one surely does not."""
@@ -88,8 +93,7 @@ def surely(judge: Callable[[int], Verdict], start: int, most: int, visits: int) 
     verdicts: dict[int, Verdict] = {}
     while len(verdicts) < visits and (here := _next(verdicts, start, most)) is not None:
         verdicts[here] = judge(here)
-    holds, breaks = _ends(verdicts)
-    return Span(holds, breaks, verdicts)
+    return Span.of(verdicts)
 
 
 def _ends(verdicts: Mapping[int, Verdict]) -> tuple[int | None, int | None]:

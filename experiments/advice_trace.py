@@ -183,7 +183,8 @@ def _engine_defaults(draft: Draft, config: Config) -> None:
 def _rates(draft: Draft, source: TraceSource, trace: Trace) -> tuple[float, float | None, Draft | None]:
     """Settle the rate in the draft; return it, that of the file's own arrivals, and a draft of runs on those."""
     if source.workload is not None:
-        return _mean_rate(trace, source), None, None
+        given = None if source.rate is None else source.rate * source.rate_scale
+        return given or _mean_rate(trace, source), None, None
     arrived = dataclasses.replace(source, rate=None, rate_scale=1.0).load(0)
     try:
         own = _mean_rate(arrived, source)

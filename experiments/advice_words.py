@@ -149,8 +149,9 @@ def _default(advice: Advice) -> str:
         return f"{text}, and no number up to {advice.most} is enough for it."
     if span.holds == advice.at:
         return f"{text}, and they are enough for it too."
-    low = span.breaks or 0
-    needs = f"{low + 1} to {span.holds}" if span.holds > low + 1 else f"{span.holds}"
+    if span.breaks is None:
+        return f"{text}; {span.holds} surely suffice for it."
+    needs = f"{span.breaks + 1} to {span.holds}" if span.holds > span.breaks + 1 else f"{span.holds}"
     return f"{text}, and needs {needs} of them."
 
 

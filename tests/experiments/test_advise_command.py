@@ -59,6 +59,11 @@ def test_files_picture_and_the_words_of_a_terminal(cli: Cli) -> None:
     assert {cell.label for cell in sweep.cells} == {f["policy"] for f in stored["finalists"]}
 
 
+def test_the_rate_is_the_one_that_was_asked_for(cli: Cli) -> None:
+    assert cli("advise", *MIXED, "--rate", "33", "--dry-run").json["look"]["rate"] == 33
+    assert cli("advise", *MIXED, "--rate", "33", "--rate-scale", "2", "--dry-run").json["look"]["rate"] == 66
+
+
 def test_a_dry_run_makes_nothing(cli: Cli) -> None:
     result = cli("advise", *MIXED, "--dry-run")
     assert result.code == 0, result.err
