@@ -96,7 +96,7 @@ def advise(
         return max(attainment(s) for found in probed(n).values() for s in found)
 
     start = max(1, math.ceil(task.look.busy))
-    rough = Rough(task.replicas, True) if task.replicas else roughly(attains, level, start, most)
+    rough = Rough(task.replicas, True, task.replicas) if task.replicas else roughly(attains, level, start, most)
     router, routers = _best_router(task, probed, rough.replicas)
     tuned = tune(task, runs, candidates, left_out, rough.replicas, router)
     finalists = finalists_of(tuned)

@@ -21,6 +21,8 @@ class Rough:
     replicas: int
     reached: bool
     """Whether they do; else they are those that come about as near as any."""
+    looked: int
+    """The largest number that was looked at."""
 
 
 def roughly(attains: Callable[[int], float], level: float, start: int, most: int) -> Rough:
@@ -46,7 +48,7 @@ def roughly(attains: Callable[[int], float], level: float, start: int, most: int
         before = known.get(here // 2)
         if here >= most or (here >= IDLE * first and before is not None and known[here] - before < GAIN):
             near = max(known.values()) - GAIN
-            return Rough(min(n for n, value in known.items() if value >= near), False)
+            return Rough(min(n for n, value in known.items() if value >= near), False, max(known))
         here = min(2 * here, most)
     while here - below > 1:
         middle = (below + here) // 2
@@ -54,7 +56,7 @@ def roughly(attains: Callable[[int], float], level: float, start: int, most: int
             here = middle
         else:
             below = middle
-    return Rough(here, True)
+    return Rough(here, True, max(known))
 
 
 @dataclass(frozen=True)

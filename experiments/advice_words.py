@@ -93,7 +93,7 @@ def _not_reached(advice: Advice) -> str:
     elif advice.rough.reached:
         what = f"Nothing that was tried surely reaches {wanted}, on {_list(sorted(advice.span.verdicts))} replicas"
     else:
-        what = f"Nothing that was tried reaches {wanted}, on any number of replicas up to {advice.most}"
+        what = f"Nothing that was tried reaches {wanted}, on whatever replicas; up to {advice.rough.looked} were tried"
     if look.hopeless > 0:
         kind = ", nothing of them cached" if look.sharing else ""
         what += (
@@ -146,7 +146,7 @@ def _default(advice: Advice) -> str:
     if span is None:
         return f"{text}."
     if span.holds is None:
-        return f"{text}, and no number up to {advice.most} is enough for it."
+        return f"{text}; none of the numbers that were tried on a tuning seed was enough for it."
     if span.holds == advice.at:
         return f"{text}, and they are enough for it too."
     if span.breaks is None:
