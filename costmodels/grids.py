@@ -76,19 +76,18 @@ class Grid:
     def __call__(self, *at: ArrayLike) -> FloatArray:
         """Return the times at one array for each axis, broadcast against each other."""
         points = np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in at))
-        below, share = [], []
-        beyond = np.ones(points[0].shape)
+        # The cell's corners along a first axis of their own, the last axis of the grid fastest.
+        corners = (1, *points[0].shape)
+        beyond, weight, index = np.ones(points[0].shape), np.ones(corners), np.zeros(corners, dtype=np.intp)
         for axis, x in zip(self.axes, points, strict=True):
-            beyond = beyond * np.maximum(x / axis[-1], 1.0)
-            i = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, max(len(axis) - 2, 0))
-            width = axis[np.minimum(i + 1, len(axis) - 1)] - axis[i]
-            below.append(i)
-            share.append(np.clip((x - axis[i]) / np.where(width > 0, width, 1.0), 0.0, 1.0))
-        total = np.zeros(points[0].shape)
-        for corner in np.ndindex(*(2,) * len(self.axes)):
-            weight = np.ones(points[0].shape)
-            for up, s in zip(corner, share, strict=True):
-                weight = weight * (s if up else 1 - s)
-            index = (np.minimum(i + up, len(a) - 1) for up, i, a in zip(corner, below, self.axes, strict=True))
-            total = total + weight * self.time[tuple(index)]
-        return np.asarray(total * beyond)
+            last = len(axis) - 1
+            beyond = beyond * np.maximum(x / axis[last], 1.0)
+            below = np.minimum(np.maximum(np.searchsorted(axis, x, side="right") - 1, 0), max(last - 1, 0))
+            above = np.minimum(below + 1, last)
+            width = axis[above] - axis[below]
+            share = np.minimum(np.maximum((x - axis[below]) / np.where(width > 0, width, 1.0), 0.0), 1.0)
+            corners = (2 * len(weight), *x.shape)
+            weight = np.stack([weight * (1 - share), weight * share], axis=1).reshape(corners)
+            index = np.stack([index * (last + 1) + below, index * (last + 1) + above], axis=1).reshape(corners)
+        # Added one after the other, whatever the shape: a batch of steps takes what its steps take.
+        return np.asarray(np.add.accumulate(weight * self.time.ravel()[index])[-1] * beyond)

@@ -66,9 +66,10 @@ class CsvKernels(KernelSource):
         chunk = steps.prefill_tokens / np.maximum(pieces, 1)
         before = context_of(chunk, steps.prefill_pairs / np.maximum(pieces, 1))
         mixed, prefills = (decodes > 0) & (pieces > 0), pieces > 0
-        alone = np.where(prefills, self.prefill(chunk, before), 0.0)
-        with_one = np.where(mixed, self.joint(chunk, before, decodes, context), alone)
-        first = np.where(prefills, with_one, self.decode(decodes, context))
+        # Most often there is one step to look up, and then one of these tables has it.
+        alone = np.where(prefills, self.prefill(chunk, before), 0.0) if prefills.any() else np.zeros(prefills.shape)
+        with_one = np.where(mixed, self.joint(chunk, before, decodes, context), alone) if mixed.any() else alone
+        first = with_one if prefills.all() else np.where(prefills, with_one, self.decode(decodes, context))
         return np.asarray(first + np.maximum(pieces - 1, 0) * alone)
 
     def measured(self, steps: Steps) -> list[tuple[str, NDArray[Any], float]]:
