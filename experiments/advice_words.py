@@ -93,7 +93,8 @@ def _not_reached(advice: Advice) -> str:
     elif advice.rough.reached:
         what = f"Nothing that was tried surely reaches {wanted}, on {_list(sorted(advice.span.verdicts))} replicas"
     else:
-        what = f"Nothing that was tried reaches {wanted}, on whatever replicas; up to {advice.rough.looked} were tried"
+        tried = f"up to {counted(advice.rough.looked, 'replica')}"
+        what = f"Nothing that was tried reaches {wanted}, whatever the number of replicas ({tried} were tried)"
     if look.hopeless > 0:
         kind = ", nothing of them cached" if look.sharing else ""
         what += (
