@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from experiments import figures_parts
 from experiments.config import ConfigError
 from experiments.figures_all import make_all
-from experiments.figures_check import compared, same
+from experiments.figures_check import committed_folder, compared, read_rows, same
 from experiments.figures_parts import How, Part, Step
+from experiments.figures_pool import make_steps
 from experiments.figures_sources import ROOT, floor_files, hash_of_files, module_files
 from experiments.findings import catalogue
 from experiments.findings import question as question_module
@@ -202,13 +203,13 @@ def test_folders_of_others_are_not_touched(recorded: Recorded, tmp_path: Path) -
 
 def test_a_part_that_fails_is_told_and_the_others_go_on(cli: Cli, recorded: Recorded, tmp_path: Path) -> None:
     recorded.broken = {"x"}
-    done = cli("figures", "all", "--out", "out")
+    done = cli("figures", "all", "--jobs", "1", "--out", "out")
     assert done.code == 1
     assert "failed: one/x: RuntimeError: a bad day" in done.err
     assert recorded.made == ["x", "y"]
     assert "a bad day" in (tmp_path / "out" / "one" / "failed-x.txt").read_text()
     recorded.broken = set()
-    done = cli("figures", "all", "--out", "out", "--resume")
+    done = cli("figures", "all", "--jobs", "1", "--out", "out", "--resume")
     assert done.code == 0
     assert recorded.made == ["x", "y", "x"]
     assert not (tmp_path / "out" / "one" / "failed-x.txt").exists()
@@ -221,11 +222,11 @@ def test_ctrl_c_keeps_what_is_finished(cli: Cli, recorded: Recorded, monkeypatch
     one, two = recorded.parts()
     stopped = Part("two", (replace(two.steps[0], make=stop),))
     monkeypatch.setattr(figures_parts, "parts", lambda: (one, stopped))
-    done = cli("figures", "all")
+    done = cli("figures", "all", "--jobs", "1")
     assert done.code == 130
-    assert "go on with: prefillsim figures all --out runs/figures --resume" in done.err
+    assert "go on with: prefillsim figures all --jobs 1 --out runs/figures --resume" in done.err
     monkeypatch.setattr(figures_parts, "parts", lambda: (one, two))
-    done = cli("figures", "all", "--resume", "--json")
+    done = cli("figures", "all", "--jobs", "1", "--resume", "--json")
     assert done.code == 0
     assert done.json["kept"] == ["one/x"]
 
@@ -233,45 +234,72 @@ def test_ctrl_c_keeps_what_is_finished(cli: Cli, recorded: Recorded, monkeypatch
 def test_the_time_that_is_left_follows_this_machine(
     recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps of 10 s each that take 600 s here: what is left takes as long."""
-    seconds = iter([0.0, 600.0, 600.0, 1200.0])
-    monkeypatch.setattr("experiments.figures_all.time.monotonic", lambda: next(seconds))
+    """Steps of 10 s each, of which the first takes 600 s here: the other will too."""
+    now = [0.0]
+    monkeypatch.setattr("experiments.figures_all.time.monotonic", lambda: now[0])
+    one, two = recorded.parts()
+
+    def slow(folder: Path, how: How) -> list[Path]:
+        now[0] += 600
+        return []
+
     told: list[str] = []
-    make_all(recorded.parts(), tmp_path, How(1), told=told.append)
-    assert told == ["one/x: 1 of 2 steps", "two/y: 2 of 2 steps, about 10 min to go"]
+    make_all((Part("one", (replace(one.steps[0], make=slow),)), two), tmp_path, How(1), told=told.append)
+    assert told == ["one/x: 1 steps to go, about 10 min", "two/y: 0 steps to go"]
+
+
+def test_steps_beside_each_other_in_processes(tmp_path: Path) -> None:
+    """A real step, and one whose folder cannot be: each outcome comes back, and the numbers are the committed ones."""
+    (tmp_path / "file").touch()
+    tasks = [("prefillonly", "claims", tmp_path / "made"), ("prefillonly", "claims", tmp_path / "file")]
+    outcomes = [outcome for _, _, outcome in make_steps(tasks, 2, How(1))]
+    (good,), (bad,) = [o for o in outcomes if o.error is None], [o for o in outcomes if o.error is not None]
+    assert [path.name for path in good.files] == ["claims.csv"]
+    assert bad.error.startswith(("FileExistsError", "NotADirectoryError"))
+    assert "Traceback" in bad.trace
+    part = next(part for part in figures_parts.parts() if part.name == "prefillonly")
+    kept = committed_folder(part) / "claims.csv"
+    assert not compared("claims.csv", read_rows(kept), read_rows(good.files[0]))
+
+
+def test_what_is_always_made_comes_last(recorded: Recorded, tmp_path: Path) -> None:
+    part = Part("one", (recorded.step("y", always=True), recorded.step("x")))
+    make_all((part,), tmp_path, How(1))
+    make_all((part,), tmp_path, How(1), resume=True)
+    assert recorded.made == ["x", "y", "y"]
 
 
 def test_a_check_finds_what_differs(cli: Cli, recorded: Recorded, tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     (docs / "figures").mkdir(parents=True)
-    assert cli("figures", "all", "--out", "a", "--update", "--against", "docs").code == 0
+    assert cli("figures", "all", "--jobs", "1", "--out", "a", "--update", "--against", "docs").code == 0
     assert sorted(p.relative_to(docs).as_posix() for p in docs.rglob("*.csv")) == [
         "figures/one/x.csv",
         "figures/two/y.csv",
     ]
-    done = cli("figures", "all", "--out", "b", "--check", "--against", "docs")
+    done = cli("figures", "all", "--jobs", "1", "--out", "b", "--check", "--against", "docs")
     assert done.code == 0
     assert "no table differs" in done.out
     recorded.values["y"] = 2.500003
-    done = cli("figures", "all", "--out", "c", "--check", "--against", "docs")
+    done = cli("figures", "all", "--jobs", "1", "--out", "c", "--check", "--against", "docs")
     assert done.code == 1
     assert "differs: two/y.csv, row 1 (p), value: committed 2.5, made 2.500003" in done.out
     recorded.values["y"] = 2.500001
-    assert cli("figures", "all", "--out", "d", "--check", "--against", "docs").code == 0
+    assert cli("figures", "all", "--jobs", "1", "--out", "d", "--check", "--against", "docs").code == 0
     # What cannot be made here is not missed; what should have been is.
     recorded.missing = {"y"}
-    assert cli("figures", "all", "--out", "e", "--check", "--against", "docs").code == 0
+    assert cli("figures", "all", "--jobs", "1", "--out", "e", "--check", "--against", "docs").code == 0
     (docs / "figures" / "one" / "z.csv").write_text("a\n1\n")
-    done = cli("figures", "all", "--out", "e", "--resume", "--check", "--against", "docs", "--json")
+    done = cli("figures", "all", "--jobs", "1", "--out", "e", "--resume", "--check", "--against", "docs", "--json")
     assert done.code == 1
     assert done.json["differences"] == [{"file": "one/z.csv", "what": "", "committed": "a table", "made": "nothing"}]
 
 
 def test_a_check_needs_something_to_compare_with(cli: Cli, recorded: Recorded) -> None:
-    done = cli("figures", "all", "--check", "--against", "nowhere")
+    done = cli("figures", "all", "--jobs", "1", "--check", "--against", "nowhere")
     assert done.code == 2
     assert "nowhere has no folder figures with committed tables" in done.err
-    assert cli("figures", "all", "--check", "--update").code == 2
+    assert cli("figures", "all", "--jobs", "1", "--check", "--update").code == 2
     assert recorded.made == []
 
 
