@@ -78,6 +78,7 @@ def run_sweep(
     progress: bool = False,
     cluster: str | None = None,
     shard: Shard | None = None,
+    within: Path | None = None,
 ) -> SweepResult:
     """Run every cell of an experiment, or every cell of a shard, and write the folder.
 
@@ -90,6 +91,7 @@ def run_sweep(
         cluster: where to run; see :func:`experiments.executors.executor_of`.
         shard: a part of the cells. All shards write into one folder, where each goes on if it is started again; the
             one that finds every cell finished writes the tables.
+        within: results folder of the command that this sweep is a part of, for the command that goes on with it.
 
     Raises:
         ConfigError: if the folder exists and ``resume`` is false, it holds something else or another process is
@@ -105,7 +107,7 @@ def run_sweep(
         executor = held.enter_context(executor_of(cluster, jobs, list(mine.values())))
         folder = _open_folder(out, resume, shard, experiment)
         alone = held.enter_context(driving(folder, shard))
-        held.enter_context(keep_finished(folder, len(unique)))
+        held.enter_context(keep_finished(folder, len(unique), within))
         (folder / CELLS).mkdir(exist_ok=True)
         if alone:
             # At both ends, for processes that a killed driver has started may end a moment after it.
@@ -135,7 +137,7 @@ def _stored(cells: Mapping[str, Cell], folder: Path) -> dict[str, CellResult]:
 
 
 @contextmanager
-def keep_finished(folder: Path, runs: int) -> Iterator[None]:
+def keep_finished(folder: Path, runs: int, within: Path | None = None) -> Iterator[None]:
     """Say, where a sweep ends early, what is finished and how to go on.
 
     Raises:
@@ -146,17 +148,17 @@ def keep_finished(folder: Path, runs: int) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted: {_kept(folder, runs)}") from None
+        raise Interrupted(f"interrupted: {_kept(folder, runs, within)}") from None
     except ExecutorLost as e:
-        raise Stopped(f"{e}: {_kept(folder, runs)}") from None
+        raise Stopped(f"{e}: {_kept(folder, runs, within)}") from None
     except (OSError, ConfigError) as e:
-        e.add_note(_kept(folder, runs))
+        e.add_note(_kept(folder, runs, within))
         raise
 
 
-def _kept(folder: Path, runs: int) -> str:
+def _kept(folder: Path, runs: int, within: Path | None) -> str:
     return f"{finished_cells(folder)} of {runs} runs are finished and kept in {folder}; go on with: " + (
-        resume_command(folder)
+        resume_command(within or folder)
     )
 
 

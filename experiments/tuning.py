@@ -174,7 +174,9 @@ def tune(
     values = sorted({0.0, FCFS, *(default_grid(speed) if grid is None else grid)})
     for turn in range(rounds + 1):
         experiment = plan(_with_grid(draft, values))
-        sweep = run_sweep(experiment, out=out / "curve", resume=resume or turn > 0, jobs=jobs, progress=progress)
+        sweep = run_sweep(
+            experiment, out=out / "curve", resume=resume or turn > 0, jobs=jobs, progress=progress, within=out
+        )
         curve = curve_rows(summary_rows(experiment, sweep.results), bound, speed)
         chosen = best(curve)
         more = sorted({*values, *_halfway(values, (chosen or _least_excess(curve))["lam"])})
@@ -290,5 +292,5 @@ def _check_rows(
     fresh = draft.copy()
     fresh.put("seeds", [seeds[-1] + 1 + k for k in range(len(seeds))], "the seeds of the check", "check")
     other = plan(_with_grid(fresh, sorted({chosen["lam"], FCFS})))
-    sweep = run_sweep(other, out=out / "check", resume=resume, jobs=jobs, progress=progress)
+    sweep = run_sweep(other, out=out / "check", resume=resume, jobs=jobs, progress=progress, within=out)
     return [] if sweep.failures else curve_rows(summary_rows(other, sweep.results), bound, speed)

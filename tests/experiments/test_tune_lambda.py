@@ -259,3 +259,20 @@ def test_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def no_tradeoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than all else."""
     monkeypatch.setattr("experiments.tradeoff.write_tradeoff", lambda tuned, folder: [])
+
+
+def test_what_goes_on_after_an_interrupt_is_the_whole_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    import experiments.executors
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(experiments.executors, "run_cell", interrupted)
+        patch.setattr("sys.argv", ["prefillsim", "tune-lambda", *SMALL])
+        stopped = cli("tune-lambda", *SMALL)
+    assert stopped.code == 130
+    message = stopped.err.strip()
+    folder = message.partition("kept in ")[2].partition("; go on with: ")[0]
+    assert Path(folder).name == "curve"
+    assert message.endswith(f" --out {Path(folder).parent} --resume")
