@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from experiments.axes import Experiment
 from experiments.run import CellResult
 from sim.store import atomic_write
@@ -60,7 +62,7 @@ def parquet_bytes(rows: Rows) -> bytes:
 
     columns = {name: _typed([row[name] for row in rows]) for name in (rows[0] if rows else ())}
     buffer = io.BytesIO()
-    pq.write_table(pa.table({n: pa.array(v, t) for n, (v, t) in columns.items()}), buffer, compression="zstd")
+    pq.write_table(pa.table(columns), buffer, compression="zstd")
     return buffer.getvalue()
 
 
@@ -78,13 +80,13 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, int | float | str) else str(value)
 
 
-def _typed(values: list[Any]) -> tuple[list[Any], Any]:
-    """Return values of one type, and that type: whole numbers, numbers, else text."""
-    import pyarrow as pa
+def _typed(values: list[Any]) -> Any:
+    """Return values of one type as an array: whole numbers, numbers, else text."""
+    from sim.arrow import numbers, strings
 
     kinds = {type(v) for v in values if v is not None}
     if not kinds <= {int, float}:
-        return [None if v is None else str(v) for v in values], pa.string()
-    if kinds == {int}:
-        return values, pa.int64()
-    return [None if v is None else float(v) for v in values], pa.float64()
+        return strings([None if v is None else str(v) for v in values])
+    known = [0 if v is None else v for v in values]
+    kind = np.int64 if kinds == {int} else np.float64
+    return numbers(np.array(known, dtype=kind), np.array([v is None for v in values], dtype=bool))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sim.arrow import numbers, strings
 from sim.records import NULL, Columns
 
 ROW_GROUP = 1 << 17
@@ -53,10 +54,10 @@ def from_parquet(content: bytes) -> Columns:
 
 def _array(values: NDArray[Any]) -> Any:
     if values.dtype.kind in "iu":
-        return pa.array(values.astype(np.int64), mask=values == NULL)
+        return numbers(values.astype(np.int64), values == NULL)
     if values.dtype.kind == "f":
-        return pa.array(values, from_pandas=True)
-    return pa.array([None if v is None else str(v) for v in values.tolist()], type=pa.string())
+        return numbers(values, np.isnan(values))
+    return strings([None if v is None else str(v) for v in values.tolist()])
 
 
 def _columns(table: Any) -> Columns:
