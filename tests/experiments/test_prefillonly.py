@@ -25,6 +25,7 @@ from policies import parse_policy
 from sim.records import FINISHED, REJECTED
 from sim.stats import t_interval
 from tests.experiments.conftest import Cli
+from tests.experiments.drawing import draw_short_table
 from traces.synthetic import generate
 
 RATES = np.array([0.125, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0])
@@ -211,6 +212,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Regenerated]:
     folder = tmp_path_factory.mktemp("figures") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", save_png)
+        patch.setattr("experiments.prefillonly.pictures.draw_table", draw_short_table)
         run = regenerate(
             folder, seeds=range(2), setups=SMALL, multiples=(0.5, 1.0, 2.0), limit=60, figure11=False, jobs=1
         )

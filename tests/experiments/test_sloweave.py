@@ -1,14 +1,11 @@
 """SLOWeave's simulator results (arXiv 2609.07883v1, Tables 3 and 4), on seeds 0 to 19, fixed beforehand."""
 
 import functools
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from costmodels import load_cost_model
-from experiments.plotting import draw_table
 from experiments.sloweave.grid import NAMES, SLOWEAVE, WORKLOADS, Grid
 from experiments.sloweave.regenerate import regenerate
 from experiments.sloweave.reproduction import paper_numbers
@@ -18,6 +15,7 @@ from sim.engine import simulate
 from sim.metrics import summarise
 from sim.objectives import MS, Objectives
 from sim.stats import reproduction_interval
+from tests.experiments.drawing import draw_short_table
 from traces.synthetic import SLOWEAVE as SETTINGS
 from traces.synthetic import generate
 
@@ -84,19 +82,9 @@ def test_chat_is_a_tie() -> None:
     assert ours / best == pytest.approx(1, abs=0.01)
 
 
-@pytest.fixture
-def short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing a table's 82 lines takes longer than the runs behind them; the CSV files keep all."""
-
-    def draw(header: list[str], cells: list[list[str]], *rest: Any, **options: Any) -> list[Path]:
-        return draw_table(header, cells[:8], *rest, **options)
-
-    monkeypatch.setattr("experiments.sloweave.pictures.draw_table", draw)
-
-
-@pytest.mark.usefixtures("short_tables")
-def test_regenerating_writes_every_picture_and_the_same_bytes_again(tmp_path) -> None:
+def test_regenerating_writes_every_picture_and_the_same_bytes_again(tmp_path, monkeypatch) -> None:
     """Tables 3 and 4, Figures 2, 4 and 5 and the reproduction table, each as PNG, PDF and CSV."""
+    monkeypatch.setattr("experiments.sloweave.pictures.draw_table", draw_short_table)
     stems = ("table3", "table4", "figure2", "figure4", "figure5", "reproduction")
     made = regenerate(tmp_path / "out", seeds=range(2), jobs=1)
     names = {"reproduction.md", *(f"{stem}.{suffix}" for stem in stems for suffix in ("png", "pdf", "csv"))}
