@@ -156,9 +156,9 @@ def test_a_constant_column_is_not_in_the_way(name: str, column: int) -> None:
     """What a profile never varies cannot be priced; the rest is."""
     steps = STEPS.copy()
     steps[:, column] = steps[0, column] if column not in (0, 4) else 1
-    model = clone(ESTIMATORS[name]).fit(steps, NS).compile("flat")
-    assert np.isfinite(clone(ESTIMATORS[name]).fit(steps, NS).predict(steps)).all()
-    assert check_cost_model(model) == []
+    fitted = clone(ESTIMATORS[name]).fit(steps, NS)
+    assert np.isfinite(fitted.predict(steps)).all()
+    assert check_cost_model(fitted.compile("flat")) == []
 
 
 @pytest.mark.parametrize(
