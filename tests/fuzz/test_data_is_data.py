@@ -17,6 +17,8 @@ LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
 
 CALLS = {"yaml.load", "yaml.unsafe_load", "yaml.full_load", "joblib.load", "torch.load", "pd.read_pickle", "eval"}
 
+SUSPECT = {"exec", *(call.rpartition(".")[2] for call in CALLS)}
+
 MAY_EXECUTE = {"policies/registry.py", "costmodels/boosted.py"}
 """A user's own plug-in, which is code; and the text of trees, made of whole numbers that have been checked."""
 
@@ -35,6 +37,8 @@ def test_no_module_loads_code_from_data() -> None:
                 module = getattr(node, "module", None)
                 assert not LOADERS & (names | {str(module).partition(".")[0]}), where
             elif isinstance(node, ast.Call):
+                if getattr(node.func, "attr", getattr(node.func, "id", "")) not in SUSPECT:
+                    continue
                 called = ast.unparse(node.func)
                 assert called not in CALLS, f"{where} calls {called}"
                 if called == "exec":
