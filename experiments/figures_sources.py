@@ -25,9 +25,14 @@ def hash_of_files(files: Iterable[Path]) -> str:
     """Return 16 hex digits of the SHA-256 of the package's version and of files, with their names."""
     digest = hashlib.sha256(package_version().encode())
     for path in sorted(set(files)):
-        digest.update(f"\0{path.name}\0".encode())
-        digest.update(path.read_bytes())
+        at = path.stat()
+        digest.update(f"\0{path.name}\0{_hash_of(path, at.st_mtime_ns, at.st_size)}".encode())
     return digest.hexdigest()[:16]
+
+
+@cache
+def _hash_of(path: Path, changed_ns: int, size: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @cache
@@ -67,11 +72,12 @@ def _file(module: str) -> Path | None:
     return None
 
 
-def _imported(path: Path) -> list[str]:
-    found = []
+@cache
+def _imported(path: Path) -> tuple[str, ...]:
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return found
+    return tuple(found)

@@ -16,7 +16,7 @@ from experiments.figures_parts import parts
 from experiments.findings.table import read_table
 from experiments.prefillonly.bench import METRICS, Load, aggregate, run_all, runs_of
 from experiments.prefillonly.claims import draw_claims
-from experiments.prefillonly.grid import CREDIT, LONGEST, POST, SHUFFLED
+from experiments.prefillonly.grid import CREDIT, LONGEST, SHUFFLED
 from experiments.prefillonly.hitrates import ORDERING
 from experiments.prefillonly.memory_pictures import draw_figure3, draw_figure4, draw_figure10, draw_table2
 from experiments.prefillonly.regenerate import SEEDS
@@ -138,9 +138,8 @@ def ordering_point(multiple: float, name: str) -> Found:
 SAMPLE = {
     "sloweave, chat": lambda: sloweave_point("chat", "fcfs+fixed:chunk=256"),
     "sloweave, mixed": lambda: sloweave_point("mixed", "sloweave"),
-    "sloweave-gpu": lambda: gpu_row("scaled", "fixed"),
+    "sloweave-gpu": lambda: gpu_row("scaled", "default"),
     "prefillonly, credit": lambda: latency_point("l4", CREDIT, "prefillonly", "figure7", 2),
-    "prefillonly, whole users": lambda: latency_point("h100-nvlink", POST, "tensor", "figure6", 1),
     "prefillonly, shuffled": lambda: latency_point("h100", SHUFFLED, "tensor", "figure7-shuffled", 0.5),
     "prefillonly-more": lambda: ordering_point(2, "calibrated, λ=0"),
 }
