@@ -82,12 +82,12 @@ def advise(
     """
     draft = o.collect(config, sets, name="advise", seeds=seeds, seed=seed, **o.given(locals()))
     from experiments import output
-    from experiments.advice import advise as find
-    from experiments.advice import check_tells
-    from experiments.advice_plan import check_level, new_folder, outlook, planned
-    from experiments.advice_shown import document, show_advice, write_advice
-    from experiments.advice_trace import task_of
-    from experiments.advice_warnings import warnings_of
+    from experiments.advice.plan import check_level, new_folder, outlook, planned
+    from experiments.advice.search import advise as find
+    from experiments.advice.search import check_tells
+    from experiments.advice.shown import document, show_advice, write_advice
+    from experiments.advice.trace import task_of
+    from experiments.advice.warnings import warnings_of
     from experiments.folders import check_free
     from experiments.sweep import keep_finished
 

@@ -93,9 +93,9 @@ def capacity(
     """
     draft = o.collect(config, sets, name="capacity", seeds=seeds, seed=seed, **o.given(locals()))
     from experiments import output
-    from experiments.capacity_options import parse_levels, parse_rates
-    from experiments.capacity_report import show_capacity, write_capacity
-    from experiments.capacity_runs import measure_capacity, new_folder
+    from experiments.capacity.options import parse_levels, parse_rates
+    from experiments.capacity.report import show_capacity, write_capacity
+    from experiments.capacity.runs import measure_capacity, new_folder
     from experiments.cells import json_bytes
     from experiments.folders import check_free
     from experiments.sweep import keep_finished

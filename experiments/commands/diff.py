@@ -31,9 +31,9 @@ def diff(
 ) -> None:
     """Find the first step in which two runs differ, and what that came to. Exit status: 0 equal, 1 different."""
     from experiments import output
-    from experiments.diff import diff as compare
-    from experiments.diff_shown import show_diff
-    from experiments.why_again import one_run
+    from experiments.diff.first import diff as compare
+    from experiments.diff.shown import show_diff
+    from experiments.why.again import one_run
 
     found = compare(one_run(run_a), one_run(run_b), times, [Path(p) for p in plugin or ()])
     document = found.document()

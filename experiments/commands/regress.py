@@ -51,9 +51,9 @@ def regress(
     The seeds are those of the baseline, so that every difference is one of the code.
     """
     from experiments import output
-    from experiments import regress_report as report
+    from experiments.regress import report
     from experiments.config import ConfigError
-    from experiments.regress import Check
+    from experiments.regress.check import Check
     from sim.store import atomic_write
 
     if baseline is not None and len(files) > 1:

@@ -30,9 +30,9 @@ def why(
     """
     from experiments import output
     from experiments.config import ConfigError
-    from experiments.why import explain
-    from experiments.why_again import one_run
-    from experiments.why_shown import show_request, show_step, show_totals
+    from experiments.why.again import one_run
+    from experiments.why.shown import show_request, show_step, show_totals
+    from experiments.why.stories import explain
 
     if request is not None and step is not None:
         raise ConfigError("--request and --step exclude each other; give one of them")

@@ -10,7 +10,7 @@ import pytest
 
 from costmodels.io import save_cost_model
 from costmodels.linear import LinearCost
-from experiments.advice_choice import NEGLIGIBLE
+from experiments.advice.choice import NEGLIGIBLE
 from policies.units import MS, NS
 from sim.stats import paired
 from tests.experiments.advising import MIXED, QUICK
@@ -21,7 +21,7 @@ from traces.schema import Segments, Trace
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("experiments.advice_shown._picture", lambda advice, folder: [])
+    monkeypatch.setattr("experiments.advice.shown._picture", lambda advice, folder: [])
     monkeypatch.setattr("experiments.figure.write_figure", lambda comparison, folder: [])
 
 

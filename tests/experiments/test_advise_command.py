@@ -21,7 +21,7 @@ def told(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_it_goes_on_after_an_interruption(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("experiments.advice_shown._picture", lambda advice, folder: [])
+    monkeypatch.setattr("experiments.advice.shown._picture", lambda advice, folder: [])
     whole = cli(*SMALL, "--out", "whole")
     simulate, left = running.simulate_cell, [20]
 

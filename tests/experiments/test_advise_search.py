@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.io import load_cost_model
-from experiments.advice_candidates import (
+from experiments.advice.candidates import (
     COVERAGE,
     DEFAULT,
     EFFORT,
@@ -27,12 +27,12 @@ from experiments.advice_candidates import (
     is_fitted,
     second_round,
 )
-from experiments.advice_choice import ALPHA, NEGLIGIBLE, choose
-from experiments.advice_flags import start_of
-from experiments.advice_replicas import IDLE, roughly, surely
-from experiments.advice_trace import Task, task_of
-from experiments.advice_tuning import FINALISTS, Tuned, finalists_of
-from experiments.capacity import Verdict
+from experiments.advice.choice import ALPHA, NEGLIGIBLE, choose
+from experiments.advice.flags import start_of
+from experiments.advice.replicas import IDLE, roughly, surely
+from experiments.advice.trace import Task, task_of
+from experiments.advice.tuning import FINALISTS, Tuned, finalists_of
+from experiments.capacity.search import Verdict
 from experiments.config import Draft
 from gpu_runner.settings import Settings
 from policies.spec import parse_policy

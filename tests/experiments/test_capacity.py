@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from costmodels.linear import LinearCost
-from experiments.capacity import Capacity, Design, Grid, Search, Verdict, Want
-from experiments.capacity_estimate import crossing, estimate, ratio, surely_higher
-from experiments.capacity_options import parse_levels, parse_rates
+from experiments.capacity.estimate import crossing, estimate, ratio, surely_higher
+from experiments.capacity.options import parse_levels, parse_rates
+from experiments.capacity.search import Capacity, Design, Grid, Search, Verdict, Want
 from experiments.config import ConfigError
 from tests.experiments.conftest import Cli
 from tests.theory.test_fcfs import md1_wait_at_most
@@ -317,7 +317,7 @@ EQUAL = f"credit-verification:clip={PROMPT}-{PROMPT},users=400,rate=20"
 @pytest.fixture
 def no_capacity_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than a small search."""
-    monkeypatch.setattr("experiments.capacity_report.write_capacity", lambda measured, folder: [])
+    monkeypatch.setattr("experiments.capacity.report.write_capacity", lambda measured, folder: [])
 
 
 def slo(waits: float) -> str:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.diff import diff
+from experiments.diff.first import diff
 from experiments.recorded import read_recorded
 from gpu_runner.identity import agreement, batches_of
 from sim.records import Tables

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 from costmodels.linear import LinearCost
-from experiments.regress import Check, misfits
-from experiments.regress_baseline import baseline_of, read_baseline
+from experiments.regress.baseline import baseline_of, read_baseline
+from experiments.regress.check import Check, misfits
 from experiments.run import CellResult
 from experiments.sweep import Interrupted, Stopped
 from policies.chunking.fixed import Fixed
@@ -284,7 +284,7 @@ def test_a_check_that_ends_early_promises_nothing(
             error.add_note("1 of 6 runs are kept in x")
         raise error
 
-    monkeypatch.setattr("experiments.regress.run_sweep", stop)
+    monkeypatch.setattr("experiments.regress.check.run_sweep", stop)
     done = cli("regress", "runs.toml", "--update")
     assert (done.code, done.out, done.err) == (code, "", f"prefillsim: {said}\n")
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.regress import Check, Outcome, Row, judge, misfits
-from experiments.regress_baseline import Baseline, CellFigures, SeedFigures
-from experiments.regress_metrics import METRICS, Metric, Tolerances
-from experiments.regress_report import junit, markdown
+from experiments.regress.baseline import Baseline, CellFigures, SeedFigures
+from experiments.regress.check import Check, Outcome, Row, judge, misfits
+from experiments.regress.metrics import METRICS, Metric, Tolerances
+from experiments.regress.report import junit, markdown
 from sim.stats import t_interval
 
 NAMES = [metric.name for metric in METRICS]

@@ -17,9 +17,8 @@ from experiments.axes import only_cell, plan
 from experiments.config import ConfigError, Draft
 from experiments.recorded import Recorded, read_recorded
 from experiments.run import run_info, simulate_cell
-from experiments.why import Why, explain, schedule_of
-from experiments.why_again import CannotRemake, remake
-from experiments.why_reasons import (
+from experiments.why.again import CannotRemake, remake
+from experiments.why.reasons import (
     AGAIN,
     BEFORE,
     BETWEEN,
@@ -31,6 +30,7 @@ from experiments.why_reasons import (
     SEATS,
     lanes_of,
 )
+from experiments.why.stories import Why, explain, schedule_of
 from policies.units import MS
 from sim.batches import batch_table
 from sim.provenance import provenance

@@ -6,8 +6,8 @@ import pytest
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from experiments.advice_flags import start_of
-from experiments.advice_trace import task_of
+from experiments.advice.flags import start_of
+from experiments.advice.trace import task_of
 from experiments.config import Draft
 from gpu_runner.settings import Settings
 

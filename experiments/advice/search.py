@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.advice_candidates import DEFAULT, Candidate
-from experiments.advice_choice import ALPHA, choose
-from experiments.advice_found import Advice, Own
-from experiments.advice_replicas import Rough, Span, roughly, surely
-from experiments.advice_runs import Runs
-from experiments.advice_trace import Task
-from experiments.advice_tuning import (
+from experiments.advice.candidates import DEFAULT, Candidate
+from experiments.advice.choice import ALPHA, choose
+from experiments.advice.found import Advice, Own
+from experiments.advice.replicas import Rough, Span, roughly, surely
+from experiments.advice.runs import Runs
+from experiments.advice.trace import Task
+from experiments.advice.tuning import (
     FINALISTS,
     Tuned,
     attainment,
@@ -31,7 +31,7 @@ from experiments.advice_tuning import (
     tune,
     tuning_seeds,
 )
-from experiments.capacity import Design, Grid, Verdict
+from experiments.capacity.search import Design, Grid, Verdict
 from experiments.config import ConfigError
 from sim.metrics import Summary
 
@@ -62,7 +62,7 @@ def advise(
     """Tune, compare and count replicas.
 
     Args:
-        task: from :func:`experiments.advice_trace.task_of`.
+        task: from :func:`experiments.advice.trace.task_of`.
         level: attainment that is wanted, from 0 to 1.
         most: replicas that are looked at, at most.
         out: a folder, which gets a sweep's folder for each stage.
@@ -72,7 +72,7 @@ def advise(
 
     Raises:
         PolicyError: if a policy of the user's, or none at all, can run here.
-        Interrupted, Stopped, OSError: see :meth:`experiments.advice_runs.Runs.run`.
+        Interrupted, Stopped, OSError: see :meth:`experiments.advice.runs.Runs.run`.
     """
     runs = Runs(out, resume=resume, jobs=jobs, progress=progress)
     tuning = task.draft.copy()

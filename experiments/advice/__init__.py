@@ -1,0 +1,1 @@
+"""Advice on a trace of one's own: ``prefillsim advise``."""

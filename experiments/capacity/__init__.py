@@ -1,0 +1,1 @@
+"""The highest rate that keeps a level of attainment: ``prefillsim capacity``."""

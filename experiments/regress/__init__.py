@@ -1,0 +1,1 @@
+"""Runs held against a committed baseline: ``prefillsim regress``."""

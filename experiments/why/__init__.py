@@ -1,0 +1,1 @@
+"""Why requests waited: ``prefillsim why``."""
