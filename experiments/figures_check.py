@@ -68,7 +68,7 @@ def differences(part: Part, folder: Path, *, docs: Path = FOLDER, skipped: Seque
 
 
 def write_committed(part: Part, folder: Path, docs: Path = FOLDER) -> list[Path]:
-    """Write the tables of a part where they are committed; return those that changed.
+    """Write the tables of a part where they are committed, and pictures that are too; return those that changed.
 
     Tables that are committed and were not made stay.
 
@@ -78,7 +78,8 @@ def write_committed(part: Part, folder: Path, docs: Path = FOLDER) -> list[Path]
     target = committed_folder(part, docs)
     target.mkdir(parents=True, exist_ok=True)
     written = []
-    for path in made_tables(part, folder).values():
+    pictures = [path for path in sorted(folder.glob("*.png")) if (target / path.name).is_file()]
+    for path in (*made_tables(part, folder).values(), *pictures):
         content, kept = path.read_bytes(), target / path.name
         if not kept.is_file() or kept.read_bytes() != content:
             atomic_write(kept, content)

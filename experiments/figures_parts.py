@@ -58,14 +58,14 @@ class Part:
 def parts() -> tuple[Part, ...]:
     """Return all parts, in the order in which they are made."""
     return (
-        Part("sloweave", (_step("figures", _sloweave, 60, "experiments.sloweave.regenerate"),)),
-        Part("sloweave-gpu", (_step("figures", _sloweave_gpu, 60, "experiments.sloweave.gpu"),)),
+        Part("sloweave", (_step("figures", _sloweave, 65, "experiments.sloweave.regenerate"),)),
+        Part("sloweave-gpu", (_step("figures", _sloweave_gpu, 68, "experiments.sloweave.gpu"),)),
         Part(
             "prefillonly",
             (
-                _step("figures", _prefillonly, 370, "experiments.prefillonly.regenerate"),
-                _step("figure11", _figure11, 25, "experiments.prefillonly.fairness"),
-                _step("claims", _claims, 5, "experiments.prefillonly.claims"),
+                _step("figures", _prefillonly, 310, "experiments.prefillonly.regenerate"),
+                _step("figure11", _figure11, 20, "experiments.prefillonly.fairness"),
+                _step("claims", _claims, 1, "experiments.prefillonly.claims"),
             ),
         ),
         Part("prefillonly-more", _left_out()),
@@ -119,8 +119,8 @@ def _left_out() -> tuple[Step, ...]:
         return lambda folder, how: study.run(folder, LEFT_OUT_SEEDS, how.jobs)
 
     module = "experiments.prefillonly.leftout"
-    studies = tuple(_step(study.stem, of(study), 22, module) for study in STUDIES)
-    scaling = _step("left-out-lambda", lambda folder, how: draw_scaling(folder, LEFT_OUT_SEEDS, how.jobs), 22, module)
+    studies = tuple(_step(study.stem, of(study), 26, module) for study in STUDIES)
+    scaling = _step("left-out-lambda", lambda folder, how: draw_scaling(folder, LEFT_OUT_SEEDS, how.jobs), 20, module)
     return (*studies, scaling, _step("left-out-decisions", lambda folder, _: draw_decisions(folder), 10, module))
 
 
@@ -148,4 +148,4 @@ def _asked(question: Question) -> Step:
         own = [*shared, FOLDER / f"{question.name}.py", *question.files]
         return hash_of_files([*floor_files(), *module_files("experiments.findings.runs"), *own])
 
-    return Step(question.name, make, 28, sources, lambda: why_not(question))
+    return Step(question.name, make, 23, sources, lambda: why_not(question))

@@ -274,6 +274,13 @@ def test_a_check_finds_what_differs(cli: Cli, recorded: Recorded, tmp_path: Path
         "figures/one/x.csv",
         "figures/two/y.csv",
     ]
+    # Of pictures, those that are committed.
+    (tmp_path / "a" / "one" / "x.png").write_bytes(b"new")
+    (tmp_path / "a" / "one" / "other.png").write_bytes(b"new")
+    (docs / "figures" / "one" / "x.png").write_bytes(b"old")
+    assert cli("figures", "all", "--jobs", "1", "--out", "a", "--resume", "--update", "--against", "docs").code == 0
+    assert (docs / "figures" / "one" / "x.png").read_bytes() == b"new"
+    assert not (docs / "figures" / "one" / "other.png").exists()
     done = cli("figures", "all", "--jobs", "1", "--out", "b", "--check", "--against", "docs")
     assert done.code == 0
     assert "no table differs" in done.out
