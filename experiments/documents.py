@@ -6,15 +6,24 @@ from pathlib import Path
 
 from experiments.documents_commands import commands_page
 from experiments.documents_policies import policies_page
-from experiments.papers import papers_page
+from experiments.findings.catalogue import questions
+from experiments.findings.page import page
+from experiments.findings.runs import stored
+from experiments.papers.page import papers_page
 from sim.store import atomic_write
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs"
 
 
 def pages() -> dict[str, str]:
-    """Return the text of every page by the name of its file; equal code makes equal bytes."""
-    return {"policies.md": policies_page(), "cli.md": commands_page(), "papers.md": papers_page()}
+    """Return the text of every page by the name of its file; equal code and tables make equal bytes."""
+    findings = page({q.name: stored(q, FOLDER / "findings") for q in questions()}, questions())
+    return {
+        "policies.md": policies_page(),
+        "cli.md": commands_page(),
+        "papers.md": papers_page(),
+        "findings.md": findings,
+    }
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def options_of(command: Any) -> set[str]:
     return {"--help"} | {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
 
 
-@pytest.mark.parametrize("name", ["cli.md", "policies.md"])
+@pytest.mark.parametrize("name", ["cli.md", "findings.md", "papers.md", "policies.md"])
 def test_generated_pages_are_what_the_code_says(name: str) -> None:
     assert (ROOT / "docs" / name).read_text() == page(name), f"docs/{name} is not what the code says: run make docs"
 

@@ -41,9 +41,9 @@ def all_parts(
     from experiments import output
     from experiments.config import ConfigError
     from experiments.documents import FOLDER
-    from experiments.figures_all import make_all
-    from experiments.figures_check import differences, write_committed
-    from experiments.figures_parts import How, parts
+    from experiments.figures.all import make_all
+    from experiments.figures.check import differences, write_committed
+    from experiments.figures.parts import How, parts
     from experiments.folders import check_free
 
     if check and update:

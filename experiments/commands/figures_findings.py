@@ -26,7 +26,7 @@ def findings(
     A question whose public traces are not there is skipped.
     """
     from experiments import output
-    from experiments.figures_findings import answer_all
+    from experiments.figures.findings import answer_all
     from experiments.findings.catalogue import find
     from experiments.folders import check_free
 

@@ -51,8 +51,8 @@ def regress(
     The seeds are those of the baseline, so that every difference is one of the code.
     """
     from experiments import output
-    from experiments.regress import report
     from experiments.config import ConfigError
+    from experiments.regress import report
     from experiments.regress.check import Check
     from sim.store import atomic_write
 

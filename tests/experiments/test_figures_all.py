@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from experiments import figures_parts
 from experiments.config import ConfigError
-from experiments.figures_all import make_all
-from experiments.figures_check import compared, same
-from experiments.figures_parts import How, Part, Step
-from experiments.figures_pool import make_steps
-from experiments.figures_sources import ROOT, floor_files, hash_of_files, module_files
+from experiments.figures import parts as figures_parts
+from experiments.figures.all import make_all
+from experiments.figures.check import compared, same
+from experiments.figures.parts import How, Part, Step
+from experiments.figures.pool import make_steps
+from experiments.figures.sources import ROOT, floor_files, hash_of_files, module_files
 from experiments.findings import catalogue
 from experiments.findings import question as question_module
 from experiments.findings.question import Question
@@ -185,7 +185,7 @@ def test_another_simulator_makes_the_part_begin_anew(
 ) -> None:
     make_all(recorded.parts(), tmp_path, How(1))
     (tmp_path / "one" / "old").touch()
-    monkeypatch.setattr("experiments.figures_all.runs_hash", lambda: "another")
+    monkeypatch.setattr("experiments.figures.all.runs_hash", lambda: "another")
     make_all(recorded.parts(), tmp_path, How(1), resume=True)
     assert recorded.made == ["x", "y", "x", "y"]
     assert not (tmp_path / "one" / "old").exists()
@@ -236,7 +236,7 @@ def test_the_time_that_is_left_follows_this_machine(
 ) -> None:
     """Steps of 10 s each, of which the first takes 600 s here: the other will too."""
     now = [0.0]
-    monkeypatch.setattr("experiments.figures_all.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("experiments.figures.all.time.monotonic", lambda: now[0])
     one, two = recorded.parts()
 
     def slow(folder: Path, how: How) -> list[Path]:

@@ -11,8 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from costmodels import load_cost_model
-from experiments.figures_check import committed_folder, compared, read_rows, same
-from experiments.figures_parts import parts
+from experiments.figures.check import committed_folder, compared, read_rows, same
+from experiments.figures.parts import parts
 from experiments.findings.table import read_table
 from experiments.prefillonly.bench import METRICS, Load, aggregate, run_all, runs_of
 from experiments.prefillonly.claims import draw_claims

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from experiments.findings.catalogue import questions
-from experiments.findings.page import page
 from experiments.findings.question import Question
 from experiments.findings.runs import identity, missing_traces, planned, row_of, stored
 from experiments.findings.table import Table, parsed, words
@@ -20,11 +19,6 @@ SAMPLED = 2
 """Runs of each question that are made again here; `prefillsim figures all --check` makes all."""
 
 ALL = pytest.mark.parametrize("question", questions(), ids=lambda question: question.name)
-
-
-def test_the_page_is_made_from_the_runs() -> None:
-    made = page({q.name: stored(q, KEPT) for q in questions()}, questions())
-    assert (KEPT.parent / "findings.md").read_text() == made
 
 
 @ALL

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from experiments import papers_entries, papers_prefillonly, papers_prefillonly_claims, papers_sloweave
 from experiments.findings.table import Table
-from experiments.papers import papers_page
-from experiments.papers_entries import DOCS, HOLDS, IN_PART, NOT, VERDICTS, Entry, of_comparisons, of_numbers
+from experiments.papers import entries as papers_entries
+from experiments.papers import prefillonly as papers_prefillonly
+from experiments.papers import prefillonly_claims as papers_prefillonly_claims
+from experiments.papers import sloweave as papers_sloweave
+from experiments.papers.entries import DOCS, HOLDS, IN_PART, NOT, VERDICTS, Entry, of_comparisons, of_numbers
+from experiments.papers.page import papers_page
 
 ALL = [
     *papers_sloweave.entries(),

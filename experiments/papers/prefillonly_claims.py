@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.papers_entries import (
+from experiments.papers.entries import (
     INPUT,
     NOT,
     NOT_COMPARABLE,
@@ -14,7 +14,7 @@ from experiments.papers_entries import (
     page_link,
     times,
 )
-from experiments.papers_prefillonly import NAMES, PAGE, PART, POST, of_ratios, ratios_text
+from experiments.papers.prefillonly import NAMES, PAGE, PART, POST, of_ratios, ratios_text
 
 NEAR = 0.2
 """By how much a single number may differ: that of Table 2."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from experiments.documents_text import anchor
 from experiments.findings.table import Table, read_table
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 HOLDS, IN_PART, NOT, NOT_COMPARABLE = "holds", "holds in part", "does not hold", "not comparable"
 INPUT, NONE = "taken as given", "no counterpart"

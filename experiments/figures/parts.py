@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.figures_findings import why_not, write_page
-from experiments.figures_sources import floor_files, hash_of_files, module_files
+from experiments.figures.findings import why_not, write_page
+from experiments.figures.sources import floor_files, hash_of_files, module_files
 from experiments.findings.catalogue import questions
 from experiments.findings.question import FOLDER, Question
 
@@ -132,7 +132,7 @@ def _findings() -> tuple[Step, ...]:
         return [write_page(answered, folder)] if answered else []
 
     last = Step(
-        "findings.md", page, 1, lambda: hash_of_files(module_files("experiments.figures_findings")), always=True
+        "findings.md", page, 1, lambda: hash_of_files(module_files("experiments.figures.findings")), always=True
     )
     return (*(_asked(question) for question in asked), last)
 

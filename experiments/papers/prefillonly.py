@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from experiments.papers_entries import (
+from experiments.papers.entries import (
     HOLDS,
     INPUT,
     NONE,

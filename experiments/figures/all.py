@@ -13,9 +13,9 @@ from typing import Any
 
 from experiments.cells import json_bytes
 from experiments.config import ConfigError
-from experiments.figures_parts import How, Part, Step
-from experiments.figures_pool import Outcome, make_step, make_steps
-from experiments.figures_sources import runs_hash
+from experiments.figures.parts import How, Part, Step
+from experiments.figures.pool import Outcome, make_step, make_steps
+from experiments.figures.sources import runs_hash
 from experiments.sweep import Interrupted
 from sim.store import atomic_write
 
@@ -58,7 +58,7 @@ def make_all(chosen: Sequence[Part], out: Path, how: How, *, resume: bool = Fals
     drawing takes one.
 
     Args:
-        chosen: the parts; with several processes, those of :func:`experiments.figures_parts.parts`.
+        chosen: the parts; with several processes, those of :func:`experiments.figures.parts.parts`.
         out: for their folders.
         how: with how many processes, and whether bars are drawn.
         resume: go on in folders that exist.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from experiments import papers_prefillonly, papers_prefillonly_claims, papers_sloweave
 from experiments.documents_text import filled, table
-from experiments.papers_entries import VERDICTS, Entry
+from experiments.papers import prefillonly, prefillonly_claims, sloweave
+from experiments.papers.entries import VERDICTS, Entry
 
 HEAD = """\
 Every figure and every table of both papers, and the claims of their texts that are about a number or an order: what the
@@ -29,8 +29,8 @@ def papers_page() -> str:
         OSError: if a committed table is not there.
     """
     sections = (
-        ("SLOWeave", "arXiv 2609.07883v1", papers_sloweave.entries(), papers_sloweave.claims()),
-        ("PrefillOnly", "arXiv 2505.07203v1", papers_prefillonly.entries(), papers_prefillonly_claims.claims()),
+        ("SLOWeave", "arXiv 2609.07883v1", sloweave.entries(), sloweave.claims()),
+        ("PrefillOnly", "arXiv 2505.07203v1", prefillonly.entries(), prefillonly_claims.claims()),
     )
     everything = [entry for _, _, shown, told in sections for entry in (*shown, *told)]
     lines = ["# The papers, figure by figure", "", filled(HEAD), "", filled(AGREES), "", _legend(everything), ""]

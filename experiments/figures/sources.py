@@ -10,7 +10,7 @@ from pathlib import Path
 
 from experiments.cells import package_version
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 FLOORS = ("traces", "costmodels", "policies", "sim")
 """Taken whole: what is below the experiments finds its parts by itself, so that imports do not tell."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.papers_entries import (
+from experiments.papers.entries import (
     HOLDS,
     INPUT,
     NONE,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.documents import FOLDER
-from experiments.figures_parts import FINDINGS, Part
+from experiments.figures.parts import FINDINGS, Part
 from sim.store import atomic_write
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.config import ConfigError
-from experiments.figures_parts import How, Step, parts
+from experiments.figures.parts import How, Step, parts
 from experiments.sweep import Interrupted
 
 Task = tuple[str, str, Path]

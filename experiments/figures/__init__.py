@@ -1,0 +1,1 @@
+"""``prefillsim figures all`` and ``figures findings``."""
