@@ -12,6 +12,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +99,16 @@ class DaskCluster:
             try:
                 for future in done:
                     task, begun, unexplained = futures.pop(future)
+                    gone = ExecutorLost(f"the Dask scheduler at {self.address} is gone")
                     if future.status in ("cancelled", "lost"):
-                        raise ExecutorLost(f"the Dask scheduler at {self.address} is gone")
-                    error = future.exception()
+                        raise gone
+                    try:
+                        error = future.exception()
+                        results = future.result() if error is None else []
+                    except CancelledError:  # a moment after it was asked for its status
+                        raise gone from None
                     if error is None:
-                        yield from future.result()
+                        yield from results
                     elif not isinstance(error, KilledWorker):
                         raise error
                     else:

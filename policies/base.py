@@ -11,11 +11,15 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 from costmodels.base import CostModel
+from policies.sentences import one_line
 from policies.views import BatchView, Grant, LoadView, RequestView, ServiceClass, StepRecord
 
 
 class PolicyError(ValueError):
-    """A policy that cannot be built or used; the message says what is wrong and what would be right."""
+    """A policy that cannot be built or used; the message, one line, says what is wrong and what would be right."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class Part:

@@ -6,11 +6,15 @@ import math
 from dataclasses import dataclass, fields
 
 from policies.registry import nearest
+from policies.sentences import one_line
 from policies.units import MS, ns_from_ms
 
 
 class ObjectiveError(ValueError):
-    """An objective that cannot be read; the message says what would be right."""
+    """An objective that cannot be read; the message, one line, says what would be right."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 LONGEST_ENTRY = 60

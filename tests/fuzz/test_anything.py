@@ -40,3 +40,13 @@ def damaged(draw: st.DrawFn) -> tuple[str, bytes]:
 @given(damaged())
 def test_damaged_input_is_taken_or_refused(folder: Path, drawn: tuple[str, bytes]) -> None:
     assert "\n" not in outcome(*drawn, folder)
+
+
+@pytest.mark.parametrize("name", ["policy", "slo", "set", "toml"])
+def test_a_line_break_anywhere_is_told_in_one_line(name: str, folder: Path) -> None:
+    """Names and numbers are repeated in messages, whatever stands in them."""
+    for seed in SEEDS[name]:
+        for at in range(min(len(seed), 200) + 1):
+            for character in (b"\n", b"\r", "\u2028".encode()):
+                said = outcome(name, seed[:at] + character + seed[at:], folder)
+                assert said.isprintable(), seed[:at]
