@@ -103,23 +103,23 @@ class DaskCluster:
                     if future.status in ("cancelled", "lost"):
                         raise gone
                     try:
-                        error = future.exception()
-                        results = future.result() if error is None else []
-                    except CancelledError:  # a moment after it was asked for its status
+                        # A status is no promise: scheduler and workers may go away a moment later, results with them.
+                        results = future.result()
+                    except CancelledError:
                         raise gone from None
-                    if error is None:
-                        yield from results
-                    elif not isinstance(error, KilledWorker):
-                        raise error
-                    else:
+                    except KilledWorker:
                         # Given up for workers that were killed while it waited there as well as for those it ran on.
                         before, begun = begun, len(in_progress(folder, owner))
                         unexplained = unexplained + 1 if begun == before else 0
                         if unexplained == UNEXPLAINED:
-                            raise ExecutorLost(f"the Dask workers at {self.address} are killed whatever they run")
+                            raise ExecutorLost(
+                                f"the Dask workers at {self.address} are killed whatever they run"
+                            ) from None
                         again = submit(task)
                         futures[again] = (task, begun, unexplained)
                         done.add(again)
+                    else:
+                        yield from results
             finally:
                 self._client.cancel(list(futures))
         finally:

@@ -5,8 +5,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,47 +107,76 @@ def test_workers_that_are_killed_cost_only_the_run_that_kills_them(cluster: str,
     assert files(sweep.out) == {"cells", "summary.csv", "summary.parquet", "sweep.json", full.key, once.key}
 
 
-def test_workers_that_are_killed_whatever_they_run_end_the_sweep(tmp_path: Path) -> None:
-    """Every task is given up at once, and nothing of it has begun."""
+class FakeFuture(SimpleNamespace):
+    __hash__ = object.__hash__
 
-    class Future:
-        status = "error"
 
-        def exception(self) -> Exception:
-            return distributed.KilledWorker("task", None, 0)
+class FakeClient:
+    """A scheduler whose futures come to what ``result`` says, in the order in which tasks are submitted."""
 
-    class Client:
-        loop = None
-        submitted = 0
+    loop = None
 
-        def nthreads(self) -> dict[str, int]:
-            return {"a": 1, "b": 1}
+    def __init__(self, status: str, result: Callable[[int], object]) -> None:
+        self.status, self.result, self.submitted = status, result, 0
 
-        def run(self, *_: object, **__: object) -> dict[str, None]:
-            return {}
+    def nthreads(self) -> dict[str, int]:
+        return {"a": 1, "b": 1}
 
-        def submit(self, *_: object, **__: object) -> Future:
-            self.submitted += 1
-            return Future()
+    def run(self, *_: object, **__: object) -> dict[str, None]:
+        return {}
 
-        def cancel(self, futures: list[Future]) -> None:
-            assert len(futures) == 3
+    def submit(self, *_: object, **__: object) -> FakeFuture:
+        self.submitted += 1
+        number = self.submitted
+        return FakeFuture(status=self.status, result=lambda: self.result(number))
 
-    class Completed(list[Future]):
-        def __init__(self, futures: dict[Future, object], loop: None):
-            super().__init__(futures)
+    def cancel(self, futures: list[object]) -> None:
+        pass
 
-        add = list.append
 
-    client = Client()
+class Completed(list[FakeFuture]):
+    def __init__(self, futures: dict[FakeFuture, object], loop: None):
+        super().__init__(futures)
+
+    add = list.append
+
+
+def outcomes(client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     dask = DaskCluster.__new__(DaskCluster)
     dask.address, dask._client = "tcp://h:1", client
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distributed, "as_completed", Completed)
-        with pytest.raises(ExecutorLost, match="are killed whatever they run"):
-            list(dask.run(planned().cells, tmp_path))
+    monkeypatch.setattr(distributed, "as_completed", Completed)
+    return list(dask.run(planned().cells, folder))
+
+
+def killed(_: int) -> object:
+    raise distributed.KilledWorker("task", None, 0)
+
+
+def test_workers_that_are_killed_whatever_they_run_end_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every task is given up at once, and nothing of it has begun."""
+    client = FakeClient("error", killed)
+    with pytest.raises(ExecutorLost, match="are killed whatever they run"):
+        outcomes(client, tmp_path, monkeypatch)
     assert 4 * executors_dask.UNEXPLAINED <= client.submitted <= 4 * (executors_dask.UNEXPLAINED + 1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_that_goes_away_with_its_worker_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was finished, and its worker is killed by another task before it is fetched."""
+    client = FakeClient("finished", lambda number: killed(number) if number <= 2 else [number])
+    assert sorted(outcomes(client, tmp_path, monkeypatch)) == [3, 4, 5, 6]
+
+
+def test_a_scheduler_that_goes_away_before_a_result_is_fetched_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cancelled(_: int) -> object:
+        raise CancelledError
+
+    with pytest.raises(ExecutorLost, match="the Dask scheduler at tcp://h:1 is gone"):
+        outcomes(FakeClient("finished", cancelled), tmp_path, monkeypatch)
 
 
 def test_a_worker_killed_from_outside_in_the_middle_of_a_run(cluster: str, tmp_path: Path) -> None:
