@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from experiments.findings.lines import band
 from experiments.findings.question import Question
 from experiments.findings.table import Table, words
 from experiments.plotting import BLUE, GREEN, ORANGE
@@ -47,10 +48,7 @@ def draw(rows: Rows, figure: Figure) -> None:
     for axis, workload in zip(axes, workloads, strict=True):
         for slots, colour in COLOURS.items():
             own = [row for row in rows if (row["workload"], row["slots"]) == (workload, slots)]
-            x = [row["tpot_ms"] for row in own]
-            axis.plot(x, [row["gain"] for row in own], "o-", color=colour, label=f"up to {slots}")
-            lo, hi = ([row[end] for row in own] for end in ("gain_lo", "gain_hi"))
-            axis.fill_between(x, lo, hi, color=colour, alpha=0.2, linewidth=0)
+            band(axis, own, "tpot_ms", "gain", colour, f"up to {slots}")
         axis.axhline(0, color="0.4", linewidth=0.8)
         axis.set_title(workload)
         axis.set_xlabel("TPOT objective (ms)")
