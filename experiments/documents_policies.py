@@ -29,7 +29,7 @@ that the parameter is not set."""
 
 KIND_HEADS = {
     "ordering": "An ordering chooses among requests that have not started; a prefill that has started goes on first. "
-    "With a *key* a choice among n that wait costs O(log n), for keys are kept in order; without one it looks at all n. "
+    "With a *key* a choice among n that wait costs O(log n), for keys are kept in order; without one it looks at all. "
     "`make bench` prints what a decision costs over the depth of the queue.",
     "chunking": "A chunking grants a number of prefill tokens to each step. Tokens are handed out in order, each "
     "request filled before the next. Where a deadline is filled, the chunk is found by the cost model's `max_chunk`: "
