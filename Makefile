@@ -8,6 +8,8 @@ VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 TRACES ?= ../shared/traces
+# Compiled modules are kept: tests start hundreds of processes, each of which would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install demo test lint docs figures regress bench bench-vllm oracle oracle-full mutants verification fuzz coverage clean
 
