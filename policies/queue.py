@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 from typing import Any
 
 from policies.base import Ordering, PolicyError, QueueObserver
@@ -21,6 +22,8 @@ may have the key of its successor. The key is too low where the request's has gr
 
 LEAST_MERGED, MERGED_AT = 64, 4
 """A heap of more than 64 entries and a fourth of the run is merged: at most five entries are moved for each added."""
+
+_KEY, _ARRIVAL = itemgetter(0), itemgetter(1, 2)
 
 _view = partial(tuple.__new__, RequestView)  # made without the detour through the class's own constructor
 
@@ -36,6 +39,7 @@ class PolicyQueue:
 
     __slots__ = (
         "_chosen",
+        "_fresh",
         "_front",
         "_heap",
         "_key",
@@ -55,9 +59,11 @@ class PolicyQueue:
         self._keyed = type(ordering).choose is Ordering.choose
         self._observer = ordering if isinstance(ordering, QueueObserver) else None
         self._front: deque[RequestView] = deque()
-        # Entries in ascending order, and a heap of those added out of order since they were last merged.
+        # Entries in ascending order, a heap of those added out of order since they were last merged, and those added
+        # since anybody asked for the next: many of them are sorted at once.
         self._run: deque[Entry] = deque()
         self._heap: list[Entry] = []
+        self._fresh: list[Entry] = []
         # The entries in force by request: kept where entries go stale, so from the first update or removal on.
         self._where: dict[int, Entry] | None = None if self._keyed else {}
         self._stale = 0
@@ -75,26 +81,39 @@ class PolicyQueue:
         yield from (entry[3] for entry in self._by_arrival())
 
     def _by_arrival(self) -> list[Entry]:
-        live = [e for e in itertools.chain(self._run, self._heap) if e[3]]
-        return sorted(live, key=lambda e: e[1:3])
+        live = [e for e in itertools.chain(self._run, self._heap, self._fresh) if e[3]]
+        return sorted(live, key=_ARRIVAL)
 
     def add(self, request: RequestView) -> None:
         """Enter a request that does not wait yet."""
         self.size += 1
         if self._observer is not None:
             self._observer.entered(request)
-        if self._where is not None:
-            self._chosen = None
-            self._push(self._key(request) if self._keyed else 0, request)
-            return
-        entry = (self._key(request), request[1], request[0], request)
-        run, heap = self._run, self._heap
-        if not run or run[-1] < entry:
-            run.append(entry)
+        entry: Entry
+        if self._where is None:
+            entry = (self._key(request), request[1], request[0], request)
         else:
-            heappush(heap, entry)
-            if len(heap) > LEAST_MERGED + len(run) // MERGED_AT:
-                self._merge()
+            self._chosen = None
+            entry = [self._key(request) if self._keyed else 0, request[1], request[0], request]
+            self._where[request[0]] = entry
+        run, fresh = self._run, self._fresh
+        if fresh or (run and entry < run[-1]):
+            fresh.append(entry)
+        else:
+            run.append(entry)
+
+    def _settle(self) -> None:
+        """Give the fresh entries a place: few in the heap, many in the run."""
+        fresh, heap = self._fresh, self._heap
+        if len(heap) + len(fresh) <= LEAST_MERGED + len(self._run) // MERGED_AT:
+            for entry in fresh:
+                heappush(heap, entry)
+        else:
+            # Two stable sorts by numbers take a fifth of the time of one by whole entries.
+            fresh.sort(key=_ARRIVAL)
+            fresh.sort(key=_KEY)
+            self._merge(fresh)
+        fresh.clear()
 
     def _push(self, key: int, request: RequestView) -> None:
         entry = [key, request[1], request[0], request]
@@ -107,9 +126,9 @@ class PolicyQueue:
             if len(heap) > LEAST_MERGED + len(run) // MERGED_AT:
                 self._merge()
 
-    def _merge(self) -> None:
-        """Sort the heap into the run: taking from a deep heap costs several times what sorting does."""
-        ordered = [*self._run, *self._heap]
+    def _merge(self, more: Iterable[Entry] = ()) -> None:
+        """Sort the heap and others into the run: taking from a deep heap costs several times what sorting does."""
+        ordered = [*self._run, *self._heap, *more]
         ordered.sort()
         # In place, for whoever looks for the next entry holds both.
         self._heap.clear()
@@ -162,6 +181,7 @@ class PolicyQueue:
 
     def _entries(self) -> dict[int, Entry]:
         if self._where is None:
+            self._settle()
             self._run = deque(map(list, self._run))
             self._heap = list(map(list, self._heap))
             self._where = {e[2]: e for e in itertools.chain(self._run, self._heap)}
@@ -182,6 +202,7 @@ class PolicyQueue:
             self._run = deque(e for e in self._run if e[3])
             self._heap = [e for e in self._heap if e[3]]
             heapify(self._heap)
+            self._fresh = [e for e in self._fresh if e[3]]
             self._stale = 0
 
     def push_front(self, request: RequestView) -> None:
@@ -193,6 +214,8 @@ class PolicyQueue:
     def peek(self, now_ns: int) -> RequestView:
         """Return the next request; the queue must not be empty."""
         if self._plain:
+            if self._fresh:
+                self._settle()
             run, heap = self._run, self._heap
             head = run[0] if not heap or (run and run[0] < heap[0]) else heap[0]
         else:
@@ -208,6 +231,8 @@ class PolicyQueue:
                 chosen = self._ordering.choose([e[3] for e in entries], now_ns)
                 self._chosen = (now_ns, _entry_of(chosen, entries, self._ordering))
             return self._chosen[1]
+        if self._fresh:
+            self._settle()
         run, heap = self._run, self._heap
         # Each entry is thrown out or renewed once; a key that is never the same twice would go on for ever.
         for _ in range(2 * (len(run) + len(heap)) + 1):
@@ -233,6 +258,8 @@ class PolicyQueue:
         """Remove and return the next request."""
         self.size -= 1
         if self._plain:
+            if self._fresh:
+                self._settle()
             run, heap = self._run, self._heap
             if not heap or (run and run[0] < heap[0]):
                 return run.popleft()[3]  # type: ignore[no-any-return]

@@ -207,7 +207,7 @@ def test_the_queue_equals_a_list(ordering: Ordering) -> None:
 
 
 def entries(queue: PolicyQueue) -> int:
-    return len(queue._run) + len(queue._heap)
+    return len(queue._run) + len(queue._heap) + len(queue._fresh)
 
 
 def test_updates_without_end_leave_a_small_queue() -> None:
