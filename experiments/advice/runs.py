@@ -14,7 +14,7 @@ from experiments.axes import Experiment, plan
 from experiments.cells import Cell
 from experiments.config import Draft
 from experiments.run import prepare
-from experiments.sweep import Stopped, SweepResult, finished_cells, resume_command, run_sweep
+from experiments.sweep import Stopped, SweepResult, finished_cells, run_sweep
 from policies.base import PolicyError
 from sim.metrics import Summary
 
@@ -113,23 +113,17 @@ class Runs:
         if self._progress:
             print(why, file=sys.stderr)
         again = self._resume or stage.sweep is not None
-        try:
-            with warnings.catch_warnings():
-                # Told in words of its own, for the one model and trace that there are.
-                warnings.simplefilter("ignore", RangeWarning)
-                sweep = run_sweep(
-                    stage.experiment(),
-                    out=self.out / name,
-                    resume=again,
-                    jobs=self._jobs,
-                    progress=self._progress,
-                )
-        except Stopped as e:
-            first = str(e).partition(":")[0]
-            raise type(e)(
-                f"{first}: {self.finished()} runs are finished and kept in {self.out}; go on with: "
-                + resume_command(self.out)
-            ) from None
+        with warnings.catch_warnings():
+            # Told in words of its own, for the one model and trace that there are.
+            warnings.simplefilter("ignore", RangeWarning)
+            sweep = run_sweep(
+                stage.experiment(),
+                out=self.out / name,
+                resume=again,
+                jobs=self._jobs,
+                progress=self._progress,
+                within=self.out,
+            )
         stage.sweep = sweep
         if sweep.failures:
             raise Stopped(f"{len(sweep.failures)} runs failed; the first: {sweep.failure_lines[0]}")

@@ -34,7 +34,7 @@ def test_it_goes_on_after_an_interruption(cli: Cli, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(running, "simulate_cell", stopping)
     stopped = cli(*SMALL, "--out", "o")
     assert stopped.code == 130
-    assert "20 runs are finished and kept in o" in stopped.err
+    assert "20 of 32 runs are finished and kept in o/tuning; go on with: prefillsim advise" in stopped.err
     assert "--out o --resume" in stopped.err
     left[0] = whole.json["runs"] - 20
     again = cli(*SMALL, "--out", "o", "--resume")
