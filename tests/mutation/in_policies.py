@@ -205,9 +205,17 @@ MUTANTS = [
     Mutant(QUEUE, "if cached == view[3]:", "if cached <= view[3]:", "a hit that shrinks is read again"),
     Mutant(
         QUEUE,
-        "key=lambda e: e[1:3])",
-        "key=lambda e: e[2:3])",
+        "itemgetter(0), itemgetter(1, 2)",
+        "itemgetter(0), itemgetter(2)",
         "choose sees the queue by arrival",
+    ),
+    Mutant(QUEUE, "entry < run[-1]", "entry > run[-1]", "what comes out of order does not go to the end"),
+    Mutant(QUEUE, "fresh.clear()", "pass", "who came since the last look enters the queue once"),
+    Mutant(
+        QUEUE,
+        "self._settle()\n            self._run = deque(map",
+        "self._run = deque(map",
+        "who came since the last look is there when requests can be updated",
     ),
     Mutant(
         QUEUE,
