@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,8 @@ def check_cost_model(model: CostModel) -> list[str]:
     return problems
 
 
-def _steps() -> list[Features]:
+@cache
+def _steps() -> tuple[Features, ...]:
     """Return random steps that an engine can meet."""
     rng = np.random.default_rng(20_260_907)
     steps = []
@@ -68,7 +70,29 @@ def _steps() -> list[Features]:
         tokens = int(rng.integers(n_prefill, 9_000)) if n_prefill else 0
         pairs = tokens * int(rng.integers(0, 9_000)) + tokens * (tokens + 1) // 2
         steps.append((n, total, longest, n_prefill, tokens, pairs))
-    return steps
+    return tuple(steps)
+
+
+@cache
+def _larger() -> tuple[tuple[Features, tuple[tuple[int, Features], ...]], ...]:
+    """Return corners and random steps, each with larger ones and the number of the feature that has grown."""
+    rng = np.random.default_rng(7)
+    found = []
+    for step in (*CORNERS, *_steps()):
+        larger = []
+        for i in range(len(FEATURES)):
+            # A step without decodes has no decode features, and likewise for prefills.
+            if not step[0 if i < 3 else 3]:
+                continue
+            more = list(step)
+            add = int(rng.choice((1, 2, 16, 1000)))
+            more[i] += add
+            if i == 4:  # tokens of a prefill come with the pairs that they make
+                more[5] += add * (prefill_context(step[4], step[5]) + step[4]) + add * (add + 1) // 2
+            n, total, longest, n_prefill, tokens, pairs = more
+            larger.append((i, (n, total, longest, n_prefill, tokens, pairs)))
+        found.append((step, tuple(larger)))
+    return tuple(found)
 
 
 def _durations(model: CostModel) -> str | None:
@@ -83,21 +107,12 @@ def _durations(model: CostModel) -> str | None:
 
 
 def _monotone(model: CostModel) -> str | None:
-    rng = np.random.default_rng(7)
-    for step in (*CORNERS, *_steps()):
+    for step, larger in _larger():
         t = model.step_ns(*step)
-        for i, feature in enumerate(FEATURES):
-            # A step without decodes has no decode features, and likewise for prefills.
-            if not step[0 if i < 3 else 3]:
-                continue
-            more = list(step)
-            add = int(rng.choice((1, 2, 16, 1000)))
-            more[i] += add
-            if i == 4:  # tokens of a prefill come with the pairs that they make
-                more[5] += add * (prefill_context(step[4], step[5]) + step[4]) + add * (add + 1) // 2
+        for i, more in larger:
             u = model.step_ns(*more)
             if u < t:
-                return f"a step of {_named(step)} takes {t} ns, but only {u} ns with {feature} = {more[i]}"
+                return f"a step of {_named(step)} takes {t} ns, but only {u} ns with {FEATURES[i]} = {more[i]}"
         n, total, longest, n_prefill, tokens, pairs = step
         without = model.step_ns(n, total, longest, 0, 0, 0) if n else 0
         alone = model.step_ns(0, 0, 0, n_prefill, tokens, pairs) if n_prefill else 0
@@ -111,20 +126,28 @@ def _chunks(model: CostModel) -> str | None:
     for n, total, longest, _, _, _ in _steps():
         context, limit = int(rng.choice((0, 0, 16, 3000))), int(rng.choice((1, 2, 300, 4096, 50_000)))
 
+        @cache
         def takes(c: int, n: int = n, total: int = total, longest: int = longest, context: int = context) -> int:
             return model.step_ns(n, total, longest, int(c > 0), c, c * context + c * (c + 1) // 2)
 
         exact = takes(int(rng.integers(1, limit + 1)))
         any_time = int(rng.integers(1, 2 * exact))
-        for budget in (exact, exact - 1, exact + 1, takes(limit), takes(limit + 1), any_time, 0, -1, MOST_NS):
+        budgets = (exact, exact - 1, exact + 1, takes(limit), takes(limit + 1), any_time, 0, -1, MOST_NS)
+        for budget in dict.fromkeys(budgets):
             c: Any = model.max_chunk(n, total, longest, context, limit, budget)
-            asked = f"max_chunk({n}, {total}, {longest}, {context}, {limit}, {budget}) is {c!r}"
-            if type(c) is not int or not 0 <= c <= limit:
-                return f"{asked}; it must be an int from 0 to {limit}"
-            if c and takes(c) > budget:
-                return f"{asked}, a step of {takes(c)} ns"
-            if c < limit and takes(c + 1) <= budget:
-                return f"{asked}, but {c + 1} take {takes(c + 1)} ns and fit as well"
+            problem = _chunk_problem(c, limit, budget, takes)
+            if problem is not None:
+                return f"max_chunk({n}, {total}, {longest}, {context}, {limit}, {budget}) is {c!r}{problem}"
+    return None
+
+
+def _chunk_problem(c: Any, limit: int, budget: int, takes: Callable[[int], int]) -> str | None:
+    if type(c) is not int or not 0 <= c <= limit:
+        return f"; it must be an int from 0 to {limit}"
+    if c and takes(c) > budget:
+        return f", a step of {takes(c)} ns"
+    if c < limit and takes(c + 1) <= budget:
+        return f", but {c + 1} take {takes(c + 1)} ns and fit as well"
     return None
 
 

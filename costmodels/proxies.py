@@ -68,12 +68,11 @@ def ordering_error(jct: Jct, cost: CostModel, longest: int) -> float:
 
 
 def _disorder(guessed: Times, true: Times) -> float:
-    upper = np.triu_indices(len(true), 1)
-    sign = np.sign(true[:, None] - true)[upper]
-    guess = np.sign(guessed[:, None] - guessed)[upper]
-    differ = sign != 0
-    wrong = np.where(guess == 0, 0.5, guess != sign)[differ]
-    return float(wrong.mean()) if len(wrong) else 0.0
+    shorter = true[:, None] < true
+    pairs = np.count_nonzero(shorter)
+    tied = np.count_nonzero(shorter & (guessed[:, None] == guessed))
+    wrong = np.count_nonzero(shorter & (guessed[:, None] > guessed))
+    return float((wrong + 0.5 * tied) / pairs) if pairs else 0.0
 
 
 def trusted_length(cost: CostModel, proxy: str, most: int = 200_000, tolerated: float = TOLERATED) -> int | None:

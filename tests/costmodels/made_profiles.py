@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,20 +46,17 @@ def violations(model: CostModel, pairs: int, seed: int = 0) -> int:
         longest = np.where(n > 0, np.exp(rng.uniform(0, 9.7, pairs)).astype(int), 0)
         total = np.where(n > 0, longest + ((n - 1) * longest * rng.random(pairs)).astype(int), 0)
         columns.append((n, total, longest, tokens, np.exp(rng.uniform(0, 9.7, pairs)).astype(int) - 1))
-    few, more = columns
+    few, more = np.array(columns, dtype=np.int64)
     # Half of the pairs are near neighbours, where rounding would show.
-    near = rng.random(pairs) < 0.5
-    bad = 0
-    for k in range(pairs):
-        a = [int(c[k]) for c in few]
-        step = [int(rng.integers(0, 3)) for _ in range(5)] if near[k] else [int(c[k]) for c in more]
-        b = [x + y for x, y in zip(a, step, strict=True)]
-        bad += _ns(model, a) > _ns(model, b)
-    return bad
+    more = few + np.where(rng.random(pairs) < 0.5, rng.integers(0, 3, few.shape), more)
+    return sum(a > b for a, b in zip(_times(model, few), _times(model, more), strict=True))
 
 
-def _ns(model: CostModel, step: list[int]) -> int:
-    n, total, longest, tokens, before = step
+def _times(model: CostModel, steps: NDArray[np.int64]) -> Iterator[int]:
+    """Yield what steps take, of decodes, their contexts and longest, and one prefill's tokens and context."""
+    n, total, longest, tokens, before = steps
     pairs = tokens * before + tokens * (tokens + 1) // 2
-    assert prefill_context(tokens, pairs) == (before if tokens else 0)
-    return model.step_ns(n, total * (n > 0), longest * (n > 0), int(tokens > 0), tokens, pairs)
+    for some, made, context in zip(tokens[:100].tolist(), pairs.tolist(), before.tolist(), strict=False):
+        assert prefill_context(some, made) == (context if some else 0)
+    features = np.array([n, total * (n > 0), longest * (n > 0), tokens > 0, tokens, pairs])
+    return itertools.starmap(model.step_ns, features.T.tolist())

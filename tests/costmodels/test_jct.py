@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -21,9 +22,13 @@ from costmodels.prefill import PrefillCost
 from costmodels.proxies import _disorder, _spread, correlation_table, ordering_error, trusted_length
 
 A100 = "prefill:llm=qwen-32b-fp8,gpu=a100-40"
+REAL = load_cost_model(A100)
 LINEAR = LinearCost()
 SQUARE = PrefillCost("square", token_fs=10 * 10**6, pair_fs=2 * 10**6, host_fs=7 * 10**6)
 """7 + 10 c + 2 pairs nanoseconds; 2 pairs of a prompt is n² - k² + (n - k)."""
+
+fitted = cache(jct_model)
+"""A fit does not depend on the request that is asked about."""
 
 lengths = st.integers(1, 200_000)
 
@@ -53,14 +58,14 @@ def test_fits_of_a_linear_cost_are_exact(request: tuple[int, int], longest: int)
     n, k = request
     true = request_ns(LINEAR, n, k)
     for name in ("linear", "attention", "perfect"):
-        assert jct_model(name, LINEAR, longest).ns(n, k) == true
-    assert jct_model("tokens", LINEAR, longest).ns(n, k) == 6_000 * (n - k) == true - 750_000
+        assert fitted(name, LINEAR, longest).ns(n, k) == true
+    assert fitted("tokens", LINEAR, longest).ns(n, k) == 6_000 * (n - k) == true - 750_000
 
 
 @settings(deadline=None)
 @given(requests())
 def test_the_attention_fit_of_a_quadratic_cost_is_exact(request: tuple[int, int]) -> None:
-    fit = jct_model("attention", SQUARE, 20_000)
+    fit = fitted("attention", SQUARE, 20_000)
     assert fit == FittedJct("attention", 7 * UNIT, 11 * UNIT, -11 * UNIT, UNIT)
     assert fit.ns(*request) == request_ns(SQUARE, *request)
 
@@ -72,7 +77,7 @@ def test_estimates_are_rounded_half_up(fine: int) -> None:
 
 @pytest.mark.parametrize("name", ["linear", "attention"])
 def test_a_fit_is_numpy_s_least_squares(name: str) -> None:
-    cost = load_cost_model(A100)
+    cost = REAL
     fit = jct_model(name, cost, 30_000)
     assert isinstance(fit, FittedJct)
     pairs = np.array(list(profile(30_000)))
@@ -87,7 +92,7 @@ def test_a_fit_is_numpy_s_least_squares(name: str) -> None:
 @settings(deadline=None)
 @given(requests(), st.sampled_from(sorted(ESTIMATORS)), st.integers(0, 1000))
 def test_more_to_compute_never_takes_less(request: tuple[int, int], name: str, more: int) -> None:
-    jct = jct_model(name, load_cost_model(A100), 6_000)
+    jct = fitted(name, REAL, 6_000)
     n, k = request
     assert type(jct.ns(n, k)) is int
     assert jct.ns(n, max(0, k - more)) >= jct.ns(n, k)
@@ -152,7 +157,7 @@ def test_proxies_of_a_linear_cost_are_perfect() -> None:
 
 
 def test_proxies_of_a_real_model_fail_where_attention_outgrows_the_rest() -> None:
-    cost = load_cost_model(A100)
+    cost = REAL
     rows = {(r["proxy"], r["longest"]): r for r in correlation_table([cost], lengths=(10_000, 87_000))}
     for longest in (10_000, 87_000):
         tokens, linear, attention = (rows[proxy, longest] for proxy in ("tokens", "linear", "attention"))
@@ -165,7 +170,7 @@ def test_proxies_of_a_real_model_fail_where_attention_outgrows_the_rest() -> Non
 
 
 def test_the_trusted_length_is_where_the_error_passes() -> None:
-    cost = load_cost_model(A100)
+    cost = REAL
     length = trusted_length(cost, "tokens")
     assert length is not None
     errors = [ordering_error(jct_model("tokens", cost, n), cost, n) for n in (length - 1_000, length)]
