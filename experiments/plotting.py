@@ -31,7 +31,7 @@ ROW_INCHES = 0.19
 def new_figure(width: float, height: float, laid_out: bool = True) -> Iterator[Figure]:
     """Make a figure of the given size in inches, in the style of all figures while the context lasts.
 
-    What places everything itself need not be laid out: each of its files is then drawn once, not twice.
+    What places everything itself need not be laid out.
     """
     from matplotlib import rc_context, style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -51,14 +51,31 @@ def save_figure(figure: Figure, folder: Path, stem: str, rows: Rows) -> list[Pat
     Raises:
         OSError: if they cannot be written.
     """
+    from matplotlib import rc_context
+
     paths = [folder / f"{stem}.csv"]
     atomic_write(paths[0], csv_bytes(rows))
-    for suffix, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=suffix, metadata=metadata)
-        paths.append(folder / f"{stem}.{suffix}")
-        atomic_write(paths[-1], buffer.getvalue())
+    _lay_out(figure)
+    # Else saving sets the layout anew.
+    with rc_context({"figure.constrained_layout.use": False}):
+        # Placed for good: what lays itself out is drawn twice for each file.
+        figure.set_layout_engine()
+        for suffix, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=suffix, metadata=metadata)
+            paths.append(folder / f"{stem}.{suffix}")
+            atomic_write(paths[-1], buffer.getvalue())
     return paths
+
+
+def _lay_out(figure: Figure) -> None:
+    """Place everything as it is in the PNG file."""
+    from matplotlib import rcParams
+
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        figure.set_dpi(rcParams["savefig.dpi"])
+        layout.execute(figure)
 
 
 def draw_table(

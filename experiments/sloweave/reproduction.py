@@ -65,7 +65,7 @@ def goodput_ratio(grid: Grid, workload: str, tpot_ms: int) -> tuple[str, Interva
 
 def ratio_reproduction_interval(grid: Grid, workload: str, tpot_ms: int) -> Interval:
     """Return where a ratio of two five-seed means should lie, given ours; seeds are resampled in pairs."""
-    static, ratio = goodput_ratio(grid, workload, tpot_ms)
+    static = grid.strongest_static(workload, tpot_ms)
     ours = np.array(grid.per_seed(workload, tpot_ms, SLOWEAVE, "goodput"))
     theirs = np.array(grid.per_seed(workload, tpot_ms, static, "goodput"))
     rng = np.random.default_rng(0)
@@ -75,11 +75,14 @@ def ratio_reproduction_interval(grid: Grid, workload: str, tpot_ms: int) -> Inte
         log_ratio: np.ndarray = np.log(ours[at].mean(axis=1) / theirs[at].mean(axis=1))
         return log_ratio
 
-    if ratio.mean is None or len(ours) < 2:
-        return Interval(ratio.mean, None, None)
+    if not theirs.any():
+        return Interval(None, None, None)
+    ratio = float(pooled_ratio(ours, theirs))
+    if len(ours) < 2:
+        return Interval(ratio, None, None)
     spread = logs(PAPER_SEEDS) - logs(len(ours))
-    lo, hi = ratio.mean * np.exp(np.quantile(spread, [0.025, 0.975]))
-    return Interval(ratio.mean, float(lo), float(hi))
+    lo, hi = ratio * np.exp(np.quantile(spread, [0.025, 0.975]))
+    return Interval(ratio, float(lo), float(hi))
 
 
 def reproduction_rows(grid: Grid) -> Rows:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from experiments.cli import main
+from tests.experiments.drawing import leave_undrawn, save_coarsely
 
 
 @dataclass
@@ -45,3 +47,15 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than all else in a small comparison."""
     monkeypatch.setattr("experiments.figure.write_figure", lambda comparison, folder: [])
+
+
+@pytest.fixture
+def coarse_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are drawn, but coarsely and without their PDF files."""
+    monkeypatch.setattr(Figure, "savefig", save_coarsely)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take longer than their numbers."""
+    leave_undrawn(monkeypatch)

@@ -56,10 +56,8 @@ def question(name: str, place: int) -> Question:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Question, ...]:
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None) -> tuple[Question, ...]:
     """Two small questions; a third needs a trace that is not there, and the runs of a fourth fail."""
-    # Drawing takes longer than all else.
-    monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: file.write(b"drawn"))
     folder = tmp_path / "questions"
     folder.mkdir()
     texts = {

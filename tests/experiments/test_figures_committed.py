@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 
 from costmodels import load_cost_model
 from experiments.figures.check import committed_folder, compared, read_rows, same
@@ -24,7 +23,7 @@ from experiments.prefillonly.systems import SETUPS, deploy
 from experiments.prefillonly.toy import draw_figure5
 from experiments.sloweave.gpu_blocks import load_experiment
 from experiments.sloweave.gpu_runs import GpuRuns, run_seed
-from experiments.sloweave.grid import NAMES
+from experiments.sloweave.grid import NAMES, WORKLOADS
 from experiments.sloweave.regenerate import SEEDS as SLOWEAVE_SEEDS
 from experiments.sloweave.timeline import draw_figure2
 from policies import parse_policy
@@ -48,12 +47,6 @@ QUICK: dict[str, tuple[Callable[[Path], list[Path]], ...]] = {
     ),
 }
 """What takes a few seconds at most, by part."""
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures take longer than their numbers."""
-    monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: file.write(b"drawn"))
 
 
 @pytest.mark.parametrize("part", QUICK)
@@ -83,19 +76,34 @@ def spread(name: str, values: list[float]) -> dict[str, float | None]:
 
 
 @functools.cache
-def sloweave_point(workload: str, policy: str) -> Found:
-    """A row of Table 3: 20 runs."""
+def sloweave_runs(workload: str, policy: str, tpot_ms: int = 25) -> list[dict[str, float]]:
     cost, goals = (
         load_cost_model("sloweave-paper"),
-        Objectives(round(SLOWEAVE[workload].ttft_ms * MS), tpot_p99=25 * MS),
+        Objectives(round(SLOWEAVE[workload].ttft_ms * MS), tpot_p99=tpot_ms * MS),
     )
     runs = [simulate(generate(workload, s), parse_policy(policy), cost, objectives=goals) for s in SLOWEAVE_SEEDS]
-    found = [summarise(run.requests, run.steps, goals) for run in runs]
+    return [summarise(run.requests, run.steps, goals) for run in runs]
+
+
+def sloweave_point(workload: str, policy: str) -> Found:
+    """A row of Table 3: 20 runs."""
+    found = sloweave_runs(workload, policy)
     row: dict[str, Any] = {}
     for metric in ("ttft_p99_ms", "tpot_p99_ms", "goodput"):
         row |= spread(metric, [float(f[metric]) for f in found])
     row |= spread("slo_percent", [100 * float(f["slo_attainment"]) for f in found])
     return "sloweave", "table3", {"workload": workload, "policy": NAMES[policy]}, row
+
+
+def tight_point(workload: str) -> Found:
+    """A point of Figure 5 at 10 ms: 20 runs."""
+    at = {"workload": workload, "policy": NAMES["sloweave"], "tpot_objective_ms": 10}
+    return (
+        "sloweave",
+        "figure5",
+        at,
+        spread("goodput", [float(f["goodput"]) for f in sloweave_runs(workload, "sloweave", 10)]),
+    )
 
 
 @functools.cache
@@ -136,8 +144,19 @@ def ordering_point(multiple: float, name: str) -> Found:
 
 
 SAMPLE = {
-    "sloweave, chat": lambda: sloweave_point("chat", "fcfs+fixed:chunk=256"),
-    "sloweave, mixed": lambda: sloweave_point("mixed", "sloweave"),
+    **{
+        f"sloweave, {workload}, {policy}": functools.partial(sloweave_point, workload, policy)
+        for workload, policy in (
+            *((w, "sloweave") for w in WORKLOADS),
+            # Each of the static policies once.
+            ("chat", "fcfs+fixed:chunk=64"),
+            ("chat", "fcfs+fixed:chunk=256"),
+            ("bursty", "fcfs+fixed:chunk=1024"),
+            ("long", "fcfs+full"),
+        )
+    },
+    "sloweave, mixed, 10 ms": lambda: tight_point("mixed"),
+    "sloweave, long, 10 ms": lambda: tight_point("long"),
     "sloweave-gpu": lambda: gpu_row("scaled", "default"),
     "prefillonly, credit": lambda: latency_point("l4", CREDIT, "prefillonly", "figure7", 2),
     "prefillonly, shuffled": lambda: latency_point("h100", SHUFFLED, "tensor", "figure7-shuffled", 0.5),
