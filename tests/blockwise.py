@@ -38,6 +38,8 @@ class BlockwisePool:
     """Taken for decodes; whose they are is told at the end."""
     watched: set[int] = field(default_factory=set)
     _keys: dict[tuple[int, tuple], int] = field(default_factory=dict)
+    _chains: dict[int, list[int]] = field(default_factory=dict)
+    """The hashes of all full blocks that a request will ever have."""
 
     def __post_init__(self) -> None:
         self.unused = [Block() for _ in range(self.blocks - 1)]
@@ -50,22 +52,23 @@ class BlockwisePool:
     def capacity(self) -> int:
         return self.blocks - 1
 
-    def content(self, index: int, tokens: int) -> list[tuple]:
-        """Return the first ``tokens`` tokens of a request, outputs included."""
-        prompt = int(self.trace.prompt_tokens[index])
+    def content(self, index: int) -> list[tuple]:
+        """Return all tokens of a request, outputs included."""
         if self.trace.segments is None:
-            found = [("own", index, k) for k in range(prompt)]
+            found = [("own", index, k) for k in range(int(self.trace.prompt_tokens[index]))]
         else:
             found = [(content, k) for content, n in self.trace.segments.of(index) for k in range(n)]
-        return [*found, *(("out", index, k) for k in range(tokens - prompt))][:tokens]
+        return [*found, *(("out", index, k) for k in range(int(self.trace.output_tokens[index])))]
 
     def keys(self, index: int, tokens: int) -> list[int]:
         """Return the hashes of the full blocks of the first ``tokens`` tokens."""
-        content, key, keys = self.content(index, tokens), -1, []
-        for end in range(self.block_size, tokens + 1, self.block_size):
-            key = self._keys.setdefault((key, tuple(content[end - self.block_size : end])), len(self._keys))
-            keys.append(key)
-        return keys
+        if index not in self._chains:
+            content, key, keys = self.content(index), -1, []
+            for end in range(self.block_size, len(content) + 1, self.block_size):
+                key = self._keys.setdefault((key, tuple(content[end - self.block_size : end])), len(self._keys))
+                keys.append(key)
+            self._chains[index] = keys
+        return self._chains[index][: tokens // self.block_size]
 
     def hits(self, index: int, tokens: int) -> list[Block]:
         """Return the oldest copies of the leading blocks that are present, at most ``tokens - 1`` tokens of them."""

@@ -2,65 +2,65 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
 
-from costmodels import CostModel
 from costmodels.prefill import PipelineCost
 from sim.engine import Limits
 from sim.memory import Memory
 from tests.engine import strategies
-from tests.engine.strategies import Run, maybe, rarely
+from tests.engine.strategies import Run
+from tests.seeded import Maker, built, either, just, maybe, rarely, seeded, seeds, whole
 from tests.sim.contents import content_traces
 from traces import NONE, Trace
 
 blocks = st.sampled_from([1, 2, 3, 4, 7, 16])
+ANY_OUTPUT, ONE_TOKEN = (0.0, 0.2, 0.0, 1.0), (1.0,)
+"""Shares of the requests whose output is one token."""
 
-pipelines = st.builds(
+PIPELINES = built(
     lambda a, b: PipelineCost("two", (a, b)),
-    st.one_of(strategies.linear_costs, strategies.growing_costs),
-    st.one_of(strategies.linear_costs, strategies.growing_costs),
+    either(strategies.LINEAR_COSTS, strategies.GROWING_COSTS),
+    either(strategies.LINEAR_COSTS, strategies.GROWING_COSTS),
 )
 """Two stages, whose bubbles depend on the batches."""
 
-GAPS = [0, 4, 30, 120, 400]
-
 
 def timed(
-    drawn: tuple[Trace, int], gap: int, idle: float, one_token: float, longer: int, own: bool, seed: int
+    drawn: tuple[Trace, int], seed: int, gaps: Sequence[int], idle: float, one_token: float, longer: int
 ) -> tuple[Trace, int]:
     """Give a trace arrivals of all kinds, outputs that may be ``longer`` blocks, and some objectives and tenants."""
     trace, block = drawn
     rng = np.random.default_rng(seed)
     n = len(trace)
-    gaps = np.where(rng.random(n) < idle, rng.integers(500, 3000, n), rng.integers(0, gap + 1, n))
+    between = rng.integers(0, rng.choice(gaps) + 1, n)
     columns: dict[str, np.ndarray] = {
         "output_tokens": np.where(
             rng.random(n) < one_token, 1, trace.output_tokens + rng.integers(0, longer * block + 1, n)
         ),
-        "arrival_ns": np.cumsum(gaps),
+        "arrival_ns": np.cumsum(np.where(rng.random(n) < idle, rng.integers(500, 3000, n), between)),
     }
-    if own:
+    if rng.random() < 0.5:
         columns["slo_tpot_ns"] = np.where(rng.random(n) < 0.3, NONE, rng.integers(10, 400, n))
         columns["tenant"] = np.array(strategies.TENANTS, dtype=object)[rng.integers(0, 2, n)]
         columns["session"] = np.array(["a", "b", "c"], dtype=object)[rng.integers(0, 3, n)]
     return replace(trace, **columns), block
 
 
-def contents(one_token: st.SearchStrategy[float], max_size: int = 14) -> st.SearchStrategy[tuple[Trace, int]]:
+def contents(one_token: Sequence[float], max_size: int = 14) -> st.SearchStrategy[tuple[Trace, int]]:
     """Draw a trace with shared prompts and the block size that its lengths lie around."""
-    return st.builds(
-        timed,
-        content_traces(blocks, max_size),
-        st.sampled_from(GAPS),
-        st.sampled_from([0.0, 0.0, 0.2]),
-        one_token,
-        st.integers(0, 6),
-        st.booleans(),
-        st.integers(0, 2**32),
-    )
+
+    def make(drawn: tuple[Trace, int], seed: int) -> tuple[Trace, int]:
+        rng = random.Random(seed)
+        return timed(
+            drawn, seed, [0, 4, 30, 120, 400], rng.choice([0.0, 0.0, 0.2]), rng.choice(one_token), rng.randint(0, 6)
+        )
+
+    return st.builds(make, content_traces(blocks, max_size), seeds)
 
 
 def largest(trace: Trace, block: int) -> int:
@@ -74,98 +74,86 @@ def pool(drawn: tuple[Trace, int], spare: int, prefix_cache: bool) -> Memory:
     return Memory(blocks=max(2, largest(trace, block) + 1 + spare), block_size=block, prefix_cache=prefix_cache)
 
 
-SPARE = st.one_of(st.integers(-1, 6), st.integers(0, 30), st.just(2000))
+SPARE = either(whole(-1, 6), whole(0, 30), just(2000))
 """Mostly tight; 2000 is more than any trace here needs."""
 
 
-@st.composite
 def pool_runs(
-    draw: st.DrawFn,
     policy: st.SearchStrategy[str] = strategies.policies,
-    cost: st.SearchStrategy[CostModel] = strategies.costs,
-    one_token: st.SearchStrategy[float] = st.sampled_from([0.0, 0.2, 0.0, 1.0]),  # noqa: B008
-) -> Run:
+    cost: Maker = strategies.COSTS,
+    one_token: Sequence[float] = ANY_OUTPUT,
+) -> st.SearchStrategy[Run]:
     """Draw a run with vLLM's pool."""
-    drawn = draw(contents(one_token))
-    text = draw(policy)
-    run = Run(
-        drawn[0],
-        text,
-        draw(cost),
-        draw(maybe(strategies.costs)),
-        draw(maybe(strategies.objectives)),
-        memory=pool(drawn, draw(SPARE), draw(st.booleans() | st.just(True))),
-    )
-    seats = None if "budget" in text or text.startswith(("sarathi", "vllm")) else draw(maybe(st.integers(1, 6)))
-    longest, horizon = draw(rarely(st.integers(10, 120))), draw(rarely(st.integers(100, 4000)))
-    return replace(run, limits=replace(run.limits, max_num_seqs=seats, max_model_len=longest, horizon_ns=horizon))
+
+    def make(drawn: tuple[Trace, int], text: str, seed: int) -> Run:
+        rng = random.Random(seed)
+        return Run(
+            drawn[0],
+            text,
+            cost(rng),
+            maybe(strategies.COSTS)(rng),
+            maybe(strategies.OBJECTIVES)(rng),
+            Limits(strategies.seats(text, rng), rarely(whole(10, 120))(rng), rarely(whole(100, 4000))(rng)),
+            pool(drawn, SPARE(rng), rng.random() < 0.75),
+        )
+
+    return st.builds(make, contents(one_token), policy, seeds)
 
 
-def store(drawn: tuple[Trace, int], size: int, suffix: str, cpu: tuple[int, int, int, int]) -> Memory:
+def store(drawn: tuple[Trace, int], rng: random.Random) -> Memory:
     """Return PrefillOnly's store, with a link to CPU memory on the scale of a step."""
-    if suffix != "offload":
-        return Memory(regime="store", blocks=size, block_size=drawn[1], suffix=suffix)
-    return Memory(
-        regime="store",
-        blocks=size,
-        block_size=drawn[1],
-        suffix=suffix,
-        cpu_blocks=cpu[0],
-        bytes_per_block=cpu[1],
-        pcie_bytes_per_s=10**9 * cpu[2] // 4,
-        pcie_latency_ns=cpu[3],
-    )
+    suffix = rng.choice(["keep", "discard", "offload"])
+    link = {}
+    if suffix == "offload":
+        link = {
+            "cpu_blocks": rng.randint(1, 40),
+            "bytes_per_block": rng.randint(1, 30),
+            "pcie_bytes_per_s": 10**9 * rng.randint(1, 8) // 4,
+            "pcie_latency_ns": rng.randint(0, 40),
+        }
+    return Memory(regime="store", blocks=rng.randint(0, 30), block_size=drawn[1], suffix=suffix, **link)
 
 
-@st.composite
-def store_runs(draw: st.DrawFn, cost: st.SearchStrategy[CostModel] = strategies.costs) -> Run:
+def store_runs(cost: Maker = strategies.COSTS) -> st.SearchStrategy[Run]:
     """Draw a run of one-token requests with PrefillOnly's store."""
-    drawn = draw(contents(st.just(1.0)))
-    link = st.tuples(st.integers(1, 40), st.integers(1, 30), st.integers(1, 8), st.integers(0, 40))
-    run = Run(
-        drawn[0],
-        draw(strategies.policies),
-        draw(cost),
-        draw(maybe(strategies.costs)),
-        draw(maybe(strategies.objectives)),
-        memory=store(
-            drawn, draw(st.integers(0, 30)), draw(st.sampled_from(["keep", "discard", "offload"])), draw(link)
-        ),
-    )
-    longest, horizon = draw(rarely(st.integers(10, 120))), draw(rarely(st.integers(100, 4000)))
-    return replace(run, limits=replace(run.limits, max_model_len=longest, horizon_ns=horizon))
+
+    def make(drawn: tuple[Trace, int], policy: str, seed: int) -> Run:
+        rng = random.Random(seed)
+        return Run(
+            drawn[0],
+            policy,
+            cost(rng),
+            maybe(strategies.COSTS)(rng),
+            maybe(strategies.OBJECTIVES)(rng),
+            Limits(None, rarely(whole(10, 120))(rng), rarely(whole(100, 4000))(rng)),
+            store(drawn, rng),
+        )
+
+    return st.builds(make, contents(ONE_TOKEN), strategies.policies, seeds)
 
 
-crowd_policies = st.one_of(
-    st.builds("{}+{}".format, strategies.orderings, strategies.CHUNKINGS["full"]),
-    st.builds("{}+token-budget:budget={}".format, strategies.orderings, st.integers(12, 60)),
-    st.builds("fcfs+token-budget:budget={},threshold={}".format, st.integers(12, 40), st.integers(1, 9)),
-    st.builds("{}+{}".format, strategies.orderings, strategies.CHUNKINGS["deadline-fill"]),
+CROWD_POLICIES = either(
+    built("{}+{}".format, strategies.ANY_ORDERING, strategies.CHUNKINGS["full"]),
+    built("{}+token-budget:budget={}".format, strategies.ANY_ORDERING, whole(12, 60)),
+    built("fcfs+token-budget:budget={},threshold={}".format, whole(12, 40), whole(1, 9)),
+    built("{}+{}".format, strategies.ANY_ORDERING, strategies.CHUNKINGS["deadline-fill"]),
 )
 
 
-@st.composite
-def crowded_runs(draw: st.DrawFn) -> Run:
+def crowded_runs() -> st.SearchStrategy[Run]:
     """Draw a run of many requests at once that outgrow the pool, so that most are preempted, some several times."""
-    drawn = draw(
-        st.builds(
-            timed,
-            content_traces(blocks, 14),
-            st.sampled_from([0, 4, 30]),
-            st.just(0.0),
-            st.just(0.0),
-            st.integers(2, 6),
-            st.booleans(),
-            st.integers(0, 2**32),
+
+    def make(drawn: tuple[Trace, int], policy: str, seed: int) -> Run:
+        rng = random.Random(seed)
+        drawn = timed(drawn, seed, [0, 4, 30], 0.0, 0.0, rng.randint(2, 6))
+        return Run(
+            drawn[0],
+            policy,
+            strategies.COSTS(rng),
+            maybe(strategies.COSTS)(rng),
+            maybe(strategies.OBJECTIVES)(rng),
+            Limits(horizon_ns=rarely(whole(100, 4000))(rng)),
+            pool(drawn, rng.randint(0, 4), rng.random() < 0.5),
         )
-    )
-    horizon = draw(rarely(st.integers(100, 4000)))
-    return Run(
-        drawn[0],
-        draw(crowd_policies),
-        draw(strategies.costs),
-        draw(maybe(strategies.costs)),
-        draw(maybe(strategies.objectives)),
-        Limits(horizon_ns=horizon),
-        pool(drawn, draw(st.integers(0, 4)), draw(st.booleans())),
-    )
+
+    return st.builds(make, content_traces(blocks, 14), seeded(CROWD_POLICIES), seeds)

@@ -19,14 +19,13 @@ from tests.engine.memories import pool_runs
 from tests.engine.naive import naive
 from tests.engine.strategies import Run, ms
 from tests.engine.test_invariants import first_steps
+from tests.seeded import built, either, seeded
 from traces import NONE, Trace
 
 quietly = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 
-adding_up = st.one_of(
-    strategies.CHUNKINGS["deadline-sum"], strategies.CHUNKINGS["qoserve"].filter(lambda c: "per_gap" not in c)
-)
-policies = st.builds("{}+{}".format, strategies.orderings, adding_up)
+adding_up = either(strategies.CHUNKINGS["deadline-sum"], strategies.CHUNKINGS["qoserve"])
+policies = seeded(built("{}+{}".format, strategies.ANY_ORDERING, adding_up)).filter(lambda p: "per_gap" not in p)
 
 
 def deep(run: Run) -> Run:
@@ -48,9 +47,7 @@ def test_and_so_it_does_where_requests_are_preempted(run: Run, two_steps: bool) 
 
 
 @quietly
-@given(
-    strategies.runs(st.just("fcfs+full")), st.sampled_from([30, 60, 110, 250]), strategies.maybe(st.integers(1, 900))
-)
+@given(strategies.runs(st.just("fcfs+full")), st.sampled_from([30, 60, 110, 250]), st.none() | st.integers(1, 900))
 def test_no_prefill_makes_a_token_later_than_it_is_due(run: Run, tpot: int, ttft: int | None) -> None:
     """Whatever runs beside decodes ends before each one's start plus its outputs so far times D."""
     run = replace(run, policy=f"fcfs+deadline-sum:tpot={ms(tpot)}", predictor=None, objectives=Objectives(ttft=ttft))

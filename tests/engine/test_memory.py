@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.compare import assert_same_run
-from tests.engine.memories import crowded_runs, pipelines, pool_runs, store_runs
+from tests.engine.memories import ONE_TOKEN, PIPELINES, crowded_runs, pool_runs, store_runs
 from tests.engine.naive import naive
 from tests.engine.strategies import Run
 
@@ -28,12 +28,12 @@ def test_prefillonly_s_store(run: Run) -> None:
 
 
 @settings(quietly, max_examples=100)
-@given(pool_runs(cost=pipelines, one_token=st.just(1.0)))
+@given(pool_runs(cost=PIPELINES, one_token=ONE_TOKEN))
 def test_a_pipeline_with_vllm_s_pool(run: Run) -> None:
     assert_same_run(run.simulate(), naive(run))
 
 
 @settings(quietly, max_examples=100)
-@given(store_runs(cost=pipelines))
+@given(store_runs(cost=PIPELINES))
 def test_a_pipeline_with_a_store(run: Run) -> None:
     assert_same_run(run.simulate(), naive(run))

@@ -14,7 +14,7 @@ from sim.engine import simulate
 from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED
 from tests.engine import strategies
 from tests.engine.compare import assert_same_run
-from tests.engine.memories import crowded_runs, pipelines, pool_runs, store_runs
+from tests.engine.memories import ONE_TOKEN, PIPELINES, crowded_runs, pool_runs, store_runs
 from tests.engine.strategies import Run, ms
 from tests.engine.test_metamorphic import mapped
 from tests.tables import RunTables
@@ -92,7 +92,7 @@ def _awaits_token(tables: RunTables, request: int) -> bool:
 
 
 @quietly
-@given(st.one_of(pool_runs(), crowded_runs(), pool_runs(cost=pipelines, one_token=st.just(1.0))))
+@given(st.one_of(pool_runs(), crowded_runs(), pool_runs(cost=PIPELINES, one_token=ONE_TOKEN)))
 def test_blocks_in_use_never_exceed_memory_and_all_come_back(run: Run) -> None:
     tables, cache = run_with_cache(run)
     blocks = tables.steps["kv_blocks"]
@@ -103,7 +103,7 @@ def test_blocks_in_use_never_exceed_memory_and_all_come_back(run: Run) -> None:
 
 
 @quietly
-@given(st.one_of(crowded_runs(), store_runs(), pool_runs(cost=pipelines, one_token=st.just(1.0))))
+@given(st.one_of(crowded_runs(), store_runs(), pool_runs(cost=PIPELINES, one_token=ONE_TOKEN)))
 def test_nobody_is_lost_and_times_add_up(run: Run) -> None:
     tables, _ = run_with_cache(run)
     requests, preemptions = tables.requests, tables.preemptions
@@ -128,7 +128,7 @@ def test_nobody_is_lost_and_times_add_up(run: Run) -> None:
 
 
 @quietly
-@given(store_runs(cost=pipelines))
+@given(store_runs(cost=PIPELINES))
 def test_a_stage_works_on_one_batch_at_a_time(run: Run) -> None:
     """So the stages together work no longer than there is time, and at most as many batches as stages overlap."""
     steps = run.simulate().steps
@@ -164,7 +164,7 @@ def test_prompts_without_common_content_are_prompts_without_a_cache(run: Run) ->
 
 
 @quietly
-@given(st.one_of(crowded_runs(), store_runs(), store_runs(cost=pipelines)), st.integers(1, 10**12))
+@given(st.one_of(crowded_runs(), store_runs(), store_runs(cost=PIPELINES)), st.integers(1, 10**12))
 def test_shifting_all_arrivals_shifts_all_times(run: Run, shift: int) -> None:
     horizon = None if run.limits.horizon_ns is None else run.limits.horizon_ns + shift
     shifted = replace(

@@ -15,6 +15,7 @@ from sim.records import NULL, Columns
 from tests.engine import strategies
 from tests.engine.compare import assert_same_columns, assert_same_run
 from tests.engine.strategies import Run, ms
+from tests.seeded import rarely, seeded, whole
 from tests.tables import RunTables
 from traces import Trace
 
@@ -88,7 +89,7 @@ def scalable(draw: st.DrawFn) -> tuple[str, dict[str, int], dict[str, int]]:
     scalable(),
     strategies.linear_costs,
     st.sampled_from([None, 60, 120]),
-    strategies.rarely(st.integers(300, 3000)),
+    seeded(rarely(whole(300, 3000))),
     st.integers(1, 10),
 )
 def test_scaling_all_times_scales_all_times(

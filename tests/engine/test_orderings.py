@@ -17,6 +17,7 @@ from tests.engine.compare import assert_same_run
 from tests.engine.costs import prefill_only
 from tests.engine.strategies import Run
 from tests.engine.test_invariants import first_steps
+from tests.seeded import built, seeded
 from traces import NONE, Trace
 
 quietly = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
@@ -24,7 +25,7 @@ NS = 10**9
 positive_lams = st.sampled_from(["1e6", "2.5e7", "1e8", "333333333.3", "1e9", "4e9"])
 
 
-rests = st.builds("{}{}".format, strategies.chunkings, strategies.admissions)
+rests = seeded(built("{}{}".format, strategies.ANY_CHUNKING, strategies.ANY_ADMISSION))
 """What follows an ordering."""
 
 

@@ -16,6 +16,7 @@ from tests.engine.compare import assert_same_run
 from tests.engine.costs import PAPER, GrowingCost
 from tests.engine.naive import naive
 from tests.engine.strategies import Run, ms
+from tests.seeded import rarely, seeded, whole
 from traces import Trace
 from traces.synthetic import generate
 
@@ -39,8 +40,8 @@ def test_engine_equals_the_naive_loop(run: Run) -> None:
     strategies.traces(max_size=6, max_output=150),
     st.sampled_from(["fcfs+full", "fcfs+fixed:chunk=9", f"sloweave:tpot={ms(90)}", "sarathi:budget=16,seqs=3"]),
     strategies.costs,
-    strategies.maybe(strategies.costs),
-    strategies.rarely(st.integers(500, 9000)),
+    st.none() | strategies.costs,
+    seeded(rarely(whole(500, 9000))),
 )
 def test_stretches_change_nothing(
     trace: Trace, policy: str, cost: CostModel, predictor: CostModel | None, horizon: int | None
@@ -86,7 +87,9 @@ def test_exceptions_of_aged_prefills(
 )
 @pytest.mark.parametrize("cost", [PAPER, GrowingCost(base=900_000, batch=90, context=4000, tokens=5500, pairs=400)])
 def test_sloweave_workload_at_its_own_scale(policy: str, cost: CostModel) -> None:
-    run = Run(generate("mixed", seed=3, n=60), policy, cost, objectives=Objectives.parse("ttft:1000,tpot_p99:25"))
+    # Chunks that shrink whenever a step is long make a hundred times as many steps.
+    n = 12 if "learning" in policy else 60
+    run = Run(generate("mixed", seed=3, n=n), policy, cost, objectives=Objectives.parse("ttft:1000,tpot_p99:25"))
     assert_same_run(run.simulate(), naive(run))
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from sim.prefixstore import CpuMemory
 from traces import Trace
 
-Content = tuple
+Content = int
+"""The number of a block's content: all tokens up to its end."""
 
 
 @dataclass
@@ -42,6 +43,7 @@ class SlowStore:
     staged: set[Content] = field(default_factory=set)
     staged_for: int = -1
     ready_ns: int = 0
+    numbers: dict[tuple, Content] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.gpu_store = SlowLru(self.blocks)
@@ -49,12 +51,13 @@ class SlowStore:
         self.contents = [self.full_blocks(i) for i in range(len(self.trace))]
 
     def full_blocks(self, index: int) -> list[Content]:
-        """Return the full blocks of a prompt, each as all tokens up to its end."""
+        """Return the full blocks of a prompt."""
         prompt = int(self.trace.prompt_tokens[index])
         tokens: list[tuple] = [("own", index, k) for k in range(prompt)]
         if self.trace.segments is not None:
             tokens = [(content, k) for content, n in self.trace.segments.of(index) for k in range(n)]
-        return [tuple(tokens[:end]) for end in range(self.block_size, prompt + 1, self.block_size)]
+        ends = range(self.block_size, prompt + 1, self.block_size)
+        return [self.numbers.setdefault(tuple(tokens[:end]), len(self.numbers)) for end in ends]
 
     def pinned(self) -> set[Content]:
         return set().union(*self.running.values())
