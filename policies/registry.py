@@ -119,9 +119,10 @@ def find(kind: str, name: str) -> type[Part]:
     Raises:
         PolicyError: if there is none; the message has the nearest name.
     """
+    _load_builtin()
+    if name in _parts[kind]:
+        return _parts[kind][name]
     known = parts(kind)
-    if name in known:
-        return known[name]
     elsewhere = [k for k in KINDS if name in parts(k)]
     if elsewhere:
         raise PolicyError(f"{name} is {_a(elsewhere[0])}, not {_a(kind)}; write ordering+chunking[+admission]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import dataclass, fields
@@ -148,6 +149,7 @@ def _expand(alias: str, params: dict[str, Any]) -> list[tuple[str, dict[str, Any
     return pieces
 
 
+@functools.lru_cache(1000)
 def _names(part: type[Part]) -> list[str]:
     return [f.name for f in fields(part) if f.init]  # type: ignore[arg-type]
 
@@ -175,9 +177,10 @@ def make_part(kind: str, name: str, params: dict[str, Any]) -> Part:
         PolicyError: naming the part and the parameter that is unknown or out of range.
     """
     part = find(kind, name)
+    known = _names(part)
     for key in params:
-        if key not in _names(part):
-            raise PolicyError(_no_param(f"{kind} {name}", key, _names(part)))
+        if key not in known:
+            raise PolicyError(_no_param(f"{kind} {name}", key, known))
     try:
         return part(**params)
     except ValidationError as e:
