@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,6 +58,8 @@ class Grid:
     axes: tuple[FloatArray, ...]
     time: FloatArray
     """Shape (points of the first axis, ..., points of the last axis), positive; NaN as given has been filled."""
+    _plain: tuple[list[list[float]], list[float]] = field(init=False, repr=False)
+    """Axes and times as lists."""
 
     def __post_init__(self) -> None:
         if self.time.shape != tuple(len(a) for a in self.axes):
@@ -72,22 +75,51 @@ class Grid:
         if not np.all(filled > 0):
             raise ValueError("a grid's times must be positive, and the first of each row must be known")
         object.__setattr__(self, "time", filled)
+        object.__setattr__(self, "_plain", ([axis.tolist() for axis in self.axes], filled.ravel().tolist()))
 
     def __call__(self, *at: ArrayLike) -> FloatArray:
         """Return the times at one array for each axis, broadcast against each other."""
-        points = np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in at))
+        points = [np.asarray(a, dtype=np.float64) for a in at]
+        if any(x.shape != points[0].shape for x in points):
+            points = list(np.broadcast_arrays(*points))
+        shape = points[0].shape
+        if points[0].size == 1:
+            return np.full(shape, self._at([x.item() for x in points]))
         # The cell's corners along a first axis of their own, the last axis of the grid fastest.
-        corners = (1, *points[0].shape)
-        beyond, weight, index = np.ones(points[0].shape), np.ones(corners), np.zeros(corners, dtype=np.intp)
+        beyond, weight, index = np.ones(shape), np.ones((1, *shape)), np.zeros((1, *shape), dtype=np.intp)
         for axis, x in zip(self.axes, points, strict=True):
             last = len(axis) - 1
             beyond = beyond * np.maximum(x / axis[last], 1.0)
-            below = np.minimum(np.maximum(np.searchsorted(axis, x, side="right") - 1, 0), max(last - 1, 0))
+            below = np.minimum(np.maximum(axis.searchsorted(x, side="right") - 1, 0), max(last - 1, 0))
             above = np.minimum(below + 1, last)
-            width = axis[above] - axis[below]
-            share = np.minimum(np.maximum((x - axis[below]) / np.where(width > 0, width, 1.0), 0.0), 1.0)
-            corners = (2 * len(weight), *x.shape)
-            weight = np.stack([weight * (1 - share), weight * share], axis=1).reshape(corners)
-            index = np.stack([index * (last + 1) + below, index * (last + 1) + above], axis=1).reshape(corners)
+            start = axis[below]
+            width = axis[above] - start
+            share = np.minimum(np.maximum((x - start) / np.where(width > 0, width, 1.0), 0.0), 1.0)
+            weight = (weight[:, None] * np.array([1 - share, share])).reshape(-1, *shape)
+            index = (index[:, None] * (last + 1) + np.array([below, above])).reshape(-1, *shape)
         # Added one after the other, whatever the shape: a batch of steps takes what its steps take.
         return np.asarray(np.add.accumulate(weight * self.time.ravel()[index])[-1] * beyond)
+
+    def _at(self, point: list[float]) -> float:
+        """Return the time at one point, digit by digit a batch's; arrays of one take ten times as long."""
+        axes, times = self._plain
+        beyond, corners = 1.0, [(1.0, 0)]
+        for axis, x in zip(axes, point, strict=True):
+            last = len(axis) - 1
+            beyond *= max(x / axis[last], 1.0)
+            below = min(max(bisect_right(axis, x) - 1, 0), max(last - 1, 0))
+            above = min(below + 1, last)
+            width = axis[above] - axis[below]
+            share = min(max((x - axis[below]) / (width if width > 0 else 1.0), 0.0), 1.0)
+            corners = [
+                corner
+                for weight, index in corners
+                for corner in (
+                    (weight * (1 - share), index * (last + 1) + below),
+                    (weight * share, index * (last + 1) + above),
+                )
+            ]
+        total = 0.0
+        for weight, index in corners:
+            total += weight * times[index]
+        return total * beyond

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.base import CostModel
-from costmodels.kernels import KernelSource
+from costmodels.kernels import KernelSource, Steps
 
 
 class KernelCost(CostModel):
@@ -44,12 +44,13 @@ class KernelCost(CostModel):
         return int(self._durations(np.array([step], dtype=np.int64))[0])
 
     def _durations(self, features: NDArray[np.int64]) -> NDArray[np.int64]:
+        steps = Steps.of(features)
         if not self._warned:
-            outside = self.source.outside(features)
+            outside = self.source.outside(steps)
             if outside is not None:
                 self._warned = True
                 warnings.warn(f"cost model {self.name}: {outside}", stacklevel=4)
-        return self.source.duration_ns(features)
+        return self.source.duration_ns(steps)
 
     def decode_run_ns(
         self, n_decode: int, decode_context: int, decode_context_max: int, steps: int

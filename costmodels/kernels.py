@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,35 +51,37 @@ class Steps:
     prefill_pairs: IntArray
 
     @classmethod
-    def of(cls, features: NDArray[Any]) -> Steps:
+    def of(cls, features: NDArray[Any] | Steps) -> Steps:
         """Return the steps of an array of features, shape (steps, 6)."""
+        if isinstance(features, Steps):
+            return features
         table = np.asarray(features, dtype=np.int64).reshape(-1, len(FEATURES))
         return cls(*table.T)
 
     def __len__(self) -> int:
         return len(self.n_decode)
 
-    @property
+    @cached_property
     def tokens(self) -> IntArray:
         """Tokens that the layers work on."""
         return self.n_decode + self.prefill_tokens
 
-    @property
+    @cached_property
     def sequences(self) -> IntArray:
         """Sequences that the head and the sampler work on."""
         return self.n_decode + self.n_prefill
 
-    @property
+    @cached_property
     def mean_context(self) -> FloatArray:
         """Tokens that a decode reads, on average; 0 without decodes."""
         return np.asarray(self.decode_context / np.maximum(self.n_decode, 1))
 
-    @property
+    @cached_property
     def chunk(self) -> FloatArray:
         """Tokens of a prefill, on average; 0 without prefills."""
         return np.asarray(self.prefill_tokens / np.maximum(self.n_prefill, 1))
 
-    @property
+    @cached_property
     def prefill_context(self) -> FloatArray:
         """Tokens that are computed before a prefill's chunk, such that the pairs add up."""
         return context_of(self.chunk, self.prefill_pairs / np.maximum(self.n_prefill, 1))
@@ -116,17 +119,17 @@ class KernelSource(ABC):
         """Return the quantities that a table is read at, with their names and the most that was measured."""
         return []
 
-    def duration_ns(self, features: NDArray[Any]) -> IntArray:
+    def duration_ns(self, features: NDArray[Any] | Steps) -> IntArray:
         """Return how long steps take, in whole nanoseconds, shape (steps,), of features of shape (steps, 6)."""
         times = self.gpu_ns(Steps.of(features)) + self.host_ns
         return np.maximum(np.ceil(times), 1).astype(np.int64)
 
-    def outside(self, features: NDArray[Any]) -> str | None:
+    def outside(self, features: NDArray[Any] | Steps) -> str | None:
         """Return one sentence on the steps that are outside what was measured; None if there are none."""
         steps = Steps.of(features)
         beyond, says = np.zeros(len(steps), dtype=np.bool_), []
         for name, values, most in self.measured(steps):
-            if np.any(values > most):
+            if (values > most).any():
                 beyond |= values > most
                 says.append(f"{name} up to {np.max(values):,.0f} (measured to {most:,.0f})")
         if not says:

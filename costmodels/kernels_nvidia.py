@@ -103,7 +103,7 @@ class NvidiaKernels(KernelSource):
             ("context of all decodes", steps.decode_context, self.most_kv),
         ]
 
-    def outside(self, features: NDArray[Any]) -> str | None:
+    def outside(self, features: NDArray[Any] | Steps) -> str | None:
         says = super().outside(features)
         if not self.beyond:
             return says

@@ -53,6 +53,15 @@ def test_past_the_last_point_times_grow_with_the_quantity(grid: Grid, times: flo
     assert float(grid(last[0], last[1] * times)) == pytest.approx(times * grid.time[-1, -1])
 
 
+def test_a_batch_takes_digit_by_digit_what_its_points_take() -> None:
+    rng = np.random.default_rng(5)
+    axes = (np.array([3.0]), np.array([0.0, 1.0, 7.0]), np.array([2.0, 2.5, 90.0]), np.array([0.0, 16.0, 64.0]))
+    grid = Grid(axes, rng.uniform(1, 9, [len(axis) for axis in axes]))
+    points = rng.uniform(0, 1, (4, 2000)) * [[9], [20], [200], [100]]
+    points[:, ::2] = np.round(points[:, ::2])
+    assert grid(*points).tolist() == [float(grid(*point)) for point in points.T]
+
+
 def test_what_was_not_measured_grows_with_the_last_axis() -> None:
     grid = Grid(AXES, np.array([[1.0, 2.0, 5.0], [1.0, 2.0, np.nan], [1.0, np.nan, np.nan]]))
     assert grid.time.tolist() == [[1, 2, 5], [1, 2, 8], [1, 16, 64]]

@@ -6,7 +6,9 @@ import csv
 import itertools
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -86,10 +88,20 @@ def meta_of(served: Served) -> dict[str, Any]:
 
 def write_public_run(folder: Path, served: Served | None = None) -> tuple[Trace, Tables]:
     """Simulate a server short of memory and write what it would have recorded; return what was simulated."""
-    served = served or Served()
+    files, trace, tables = _public_run(served or Served())
     folder.mkdir(parents=True, exist_ok=True)
-    write_kernels(folder)
-    (folder / "meta.json").write_text(json.dumps(meta_of(served)))
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return trace, tables
+
+
+@cache
+def _public_run(served: Served) -> tuple[dict[str, str], Trace, Tables]:
+    with TemporaryDirectory() as made:
+        folder = Path(made)
+        write_kernels(folder)
+        kernels = read_csv_kernels(folder, load_llm(MODEL), served.host_ns)
+        files = {path.name: path.read_text() for path in folder.iterdir()}
     rng = np.random.default_rng(served.seed)
     n = served.requests
     # Whole multiples of 2**-20 s, so that sums with both clocks lose nothing.
@@ -98,7 +110,7 @@ def write_public_run(folder: Path, served: Served | None = None) -> tuple[Trace,
     tables = simulate(
         trace,
         parse_policy(f"vllm-default:budget={served.budget}"),
-        KernelCost(read_csv_kernels(folder, load_llm(MODEL), served.host_ns)),
+        KernelCost(kernels),
         limits=Limits(served.seqs, 1024, pipeline_depth=2 if served.asynchronous else 1),
         cache=Memory(blocks=served.blocks).build(trace),
     )
@@ -122,5 +134,6 @@ def write_public_run(folder: Path, served: Served | None = None) -> tuple[Trace,
         }
         for i in range(n)
     ]
-    (folder / "requests.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return trace, tables
+    files["meta.json"] = json.dumps(meta_of(served))
+    files["requests.jsonl"] = "".join(json.dumps(line) + "\n" for line in lines)
+    return files, trace, tables

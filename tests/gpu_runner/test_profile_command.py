@@ -52,7 +52,10 @@ def run(folder: Path, *more: str) -> int:
     return main(["profile", "--model", "m", "-o", str(folder / "p.parquet"), *SMALL, *more])
 
 
-def test_a_profile_can_be_calibrated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_can_be_calibrated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.calibration.PAIRS", 1000)
     assert run(tmp_path) == 0
     text = capsys.readouterr().out
     assert "no energy: the engine runs on no NVIDIA GPU" in text

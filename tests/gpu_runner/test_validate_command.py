@@ -15,6 +15,7 @@ import pytest
 
 from experiments.cli import main
 from experiments.plotting import new_figure
+from gpu_runner.validate import report
 from gpu_runner.validate.report import html_report, write_report
 from gpu_runner.validate.sections import Grid, Picture, Section
 from sim.store import read_run
@@ -79,22 +80,33 @@ def stored(kept: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(kept, tmp_path / "stored"))
 
 
-def test_a_simulated_run_is_simulated_again_without_error(
-    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (read_run(stored).requests["cached_tokens"] > 0).any()
+@pytest.fixture(scope="module")
+def validated(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The report on that run, which tolerates nothing, and what was printed."""
+    folder = tmp_path_factory.mktemp("validated") / "v"
     strict = "ttft:0,tpot:0,itl:0,jct:0,goodput:0,step:0"
-    code, out, err = _run(
-        capsys, "validate", "--recorded", stored, "--tolerance", strict, "--out", tmp_path / "v", "--json"
-    )
-    assert code == 0, out + err
-    document = json.loads(out)
+    with redirect_stdout(StringIO()) as out:
+        code = main(["validate", "--recorded", str(kept), "--tolerance", strict, "--out", str(folder), "--json"])
+    assert code == 0, out.getvalue()
+    return folder, out.getvalue()
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are empty, for tests of what is said."""
+    monkeypatch.setattr(report, "_png", lambda draw, made: PNG)
+
+
+def test_a_simulated_run_is_simulated_again_without_error(kept: Path, validated: tuple[Path, str]) -> None:
+    assert (read_run(kept).requests["cached_tokens"] > 0).any()
+    document = json.loads(validated[1])
     assert document["passed"] is True
     assert [s["level"] for s in document["sections"]] == ["L1", "L3"]
     assert all(figure["error"] in (0.0, None) for figure in document["sections"][1]["figures"])
     assert sum(figure["error"] == 0.0 for figure in document["sections"][1]["figures"]) >= 8
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_another_cost_model_is_a_miss_with_a_sentence_for_each_figure(
     stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,11 +117,12 @@ def test_another_cost_model_is_a_miss_with_a_sentence_for_each_figure(
     misses = [line for line in text.splitlines() if line.startswith("miss: ")]
     assert any("P99 TTFT is simulated as" in miss for miss in misses)
     assert any("step times are" in miss for miss in misses)
-    report = json.loads((out / "report.json").read_text())
-    assert report["passed"] is False
-    assert [f"miss: {m}" for m in report["misses"]] == misses
+    made = json.loads((out / "report.json").read_text())
+    assert made["passed"] is False
+    assert [f"miss: {m}" for m in made["misses"]] == misses
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_three_repeats_have_a_spread(stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repeats = [part for _ in range(3) for part in ("--recorded", stored)]
     code, out, _ = _run(capsys, "validate", *repeats, "--out", tmp_path / "v", "--json")
@@ -119,19 +132,16 @@ def test_three_repeats_have_a_spread(stored: Path, tmp_path: Path, capsys: pytes
     assert {figure["spread"] for figure in ends["figures"]} <= {0.0, None}
 
 
-def test_the_report_is_one_file_that_needs_no_other(
-    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "v"
-    assert _run(capsys, "validate", "--recorded", stored, "--out", out)[0] == 0
+def test_the_report_is_one_file_that_needs_no_other(validated: tuple[Path, str]) -> None:
+    out, _ = validated
     page = _read((out / "report.html").read_text())
     assert not page.outside
-    report = json.loads((out / "report.json").read_text())
-    pictures = [name for s in report["sections"] for name in s["pictures"]]
+    made = json.loads((out / "report.json").read_text())
+    pictures = [name for s in made["sections"] for name in s["pictures"]]
     assert len(pictures) == page.tags.count("img") == 3
     for name in pictures:
         assert (out / name).read_bytes().startswith(PNG)
-    for section in report["sections"]:
+    for section in made["sections"]:
         assert section["summary"] in page.text
         for table in section["tables"]:
             assert all(cell in page.text for row in table["rows"] for cell in row)
@@ -203,6 +213,7 @@ def test_a_run_that_does_not_say_how_it_was_made_is_refused(
     assert (code, "does not say what the run was made with" in err) == (2, True)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_hits_of_a_trace_that_is_gone_are_said_to_be_missing(
     stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
