@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import itertools
 import textwrap
@@ -57,6 +58,7 @@ def _parameter_docs(part: type[Part]) -> dict[str, str]:
     return docs
 
 
+@functools.cache
 def _own_docs(part: type) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(part)))

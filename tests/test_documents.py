@@ -43,7 +43,7 @@ def root() -> Any:
     return typer.main.get_command(make_app())
 
 
-page = cache(lambda name: pages()[name])
+made = cache(pages)
 
 
 def command_of(argv: tuple[str, ...]) -> tuple[Any, list[str]]:
@@ -63,12 +63,12 @@ def options_of(command: Any) -> set[str]:
 
 @pytest.mark.parametrize("name", ["cli.md", "findings.md", "papers.md", "policies.md"])
 def test_generated_pages_are_what_the_code_says(name: str) -> None:
-    assert (ROOT / "docs" / name).read_text() == page(name), f"docs/{name} is not what the code says: run make docs"
+    assert (ROOT / "docs" / name).read_text() == made()[name], f"docs/{name} is not what the code says: run make docs"
 
 
 def test_the_reference_has_every_option_of_every_command() -> None:
     """Told from the parser, not from what the page is made of."""
-    text = page("cli.md")
+    text = made()["cli.md"]
     shared, *sections = re.split(r"^## `prefillsim ", text[text.index("## Shared options") :], flags=re.MULTILINE)
     found = dict(section.split("`", 1) for section in sections)
     known: dict[str, set[str]] = {}
@@ -93,7 +93,7 @@ def test_the_reference_has_every_option_of_every_command() -> None:
 
 def test_the_catalogue_has_every_part_and_its_defaults() -> None:
     """Told from objects, not from what the page is made of."""
-    text = page("policies.md")
+    text = made()["policies.md"]
     sections = dict(re.findall(r"^### (\w+ `[\w-]+`)\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
     shipped = {(k, n): p for k in KINDS for n, p in parts(k).items() if p.__module__.startswith("policies.")}
     assert set(sections) == {f"{kind} `{name}`" for kind, name in shipped}

@@ -34,7 +34,9 @@ class Table:
         Raises:
             LookupError: if there is none, so that no sentence is about nothing.
         """
-        found = [row for row in self.rows if all(row[name] == value for name, value in values.items())]
+        found = self.rows
+        for name, value in values.items():
+            found = [row for row in found if row[name] == value]
         if not found:
             raise LookupError(f"no run has {', '.join(f'{n}={v!r}' for n, v in values.items())}")
         return Table(found)

@@ -13,7 +13,7 @@ import csv
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
@@ -93,19 +93,12 @@ class Block:
     @cached_property
     def capacity(self) -> float:
         """Requests per second that this GPU completes when all are at hand."""
-        return self._capacity(self.cost)
+        return _capacity(self.workload, self.cost)
 
     @cached_property
     def paper_capacity(self) -> float:
         """The same under the paper's cost model."""
-        return self._capacity(load_cost_model("sloweave-paper"))
-
-    def _capacity(self, cost: CostModel) -> float:
-        spans = 0.0
-        for seed in CAPACITY_SEEDS:
-            trace = generate(self.workload, seed).with_arrivals(all_at_once)
-            spans += float(simulate(trace, parse_policy(CAPACITY_POLICY), cost).requests["finished_ns"].max()) / 1e9
-        return PAPER_REQUESTS * len(CAPACITY_SEEDS) / spans
+        return _paper_capacity(self.workload)
 
     @property
     def scale(self) -> float:
@@ -132,6 +125,19 @@ class Block:
         return Objectives(
             ttft=ns_from_ms(round(SLOWEAVE[self.workload].ttft_ms * self.scale, 3)), tpot_p99=round(tpot_ms * MS)
         )
+
+
+def _capacity(workload: str, cost: CostModel) -> float:
+    spans = 0.0
+    for seed in CAPACITY_SEEDS:
+        trace = generate(workload, seed).with_arrivals(all_at_once)
+        spans += float(simulate(trace, parse_policy(CAPACITY_POLICY), cost).requests["finished_ns"].max()) / 1e9
+    return PAPER_REQUESTS * len(CAPACITY_SEEDS) / spans
+
+
+@cache
+def _paper_capacity(workload: str) -> float:
+    return _capacity(workload, load_cost_model("sloweave-paper"))
 
 
 @dataclass(frozen=True)
