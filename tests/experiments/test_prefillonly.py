@@ -3,12 +3,12 @@
 import csv
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from costmodels.io import load_cost_model
 from costmodels.prefill import PrefillCost
@@ -25,7 +25,7 @@ from policies import parse_policy
 from sim.records import FINISHED, REJECTED
 from sim.stats import t_interval
 from tests.experiments.conftest import Cli
-from tests.experiments.drawing import draw_short_table
+from tests.experiments.drawing import draw_short_table, save_coarsely
 from traces.synthetic import generate
 
 RATES = np.array([0.125, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0])
@@ -199,19 +199,9 @@ SMALL = ("h100", "h100-nvlink")
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Regenerated]:
     """Everything, but with few of everything, and no PDF, which takes as long as the rest."""
-    from matplotlib.figure import Figure
-
-    save = Figure.savefig
-
-    def save_png(figure: Figure, file: Any, *, format: str, metadata: dict[str, Any]) -> None:
-        if format == "png":
-            save(figure, file, format=format, metadata=metadata, dpi=60)
-        else:
-            file.write(b"%PDF")
-
     folder = tmp_path_factory.mktemp("figures") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", save_png)
+        patch.setattr(Figure, "savefig", save_coarsely)
         patch.setattr("experiments.prefillonly.pictures.draw_table", draw_short_table)
         run = regenerate(
             folder, seeds=range(2), setups=SMALL, multiples=(0.5, 1.0, 2.0), limit=60, figure11=False, jobs=1

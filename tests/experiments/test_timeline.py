@@ -179,7 +179,7 @@ def test_a_picture_of_a_window(cli: Cli, tmp_path: Path) -> None:
     stored(tmp_path / "b", policies=["fcfs+full"])
     svgs = []
     for name in ("1.svg", "2.svg"):
-        result = cli("timeline", "a", "b", "--svg", name, "--window", "100:300")
+        result = cli("timeline", "a", "b", "--svg", name, "--window", "100:150")
         assert result.code == 0, result.err
         svgs.append((tmp_path / name).read_text())
     assert svgs[0] == svgs[1]
