@@ -21,14 +21,22 @@ from experiments.executors_dask import DaskCluster, _code, _problem, _run_task
 from experiments.sweep import Stopped, run_sweep
 from tests.experiments.sweeping import KILLER, WAITING, planned, tables
 
+dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
+FORKED = {"distributed.worker.multiprocessing-method": "forkserver", "distributed.worker.profile.enabled": False}
+IMPORTED = ["distributed", "experiments.executors_dask", "policies.ordering", "sim.parquet", "traces.synthetic"]
+
+
 def started(workers: int) -> Any:
+    """A cluster whose workers are forked from a process that has imported everything; else each of them does so."""
+    dask.config.set(FORKED)
+    distributed.utils.get_mp_context().set_forkserver_preload(IMPORTED)
     return distributed.LocalCluster(
-        workers,
+        n_workers=workers,
         threads_per_worker=1,
         host="127.0.0.1",
         protocol="tcp://",
@@ -39,8 +47,6 @@ def started(workers: int) -> Any:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    import dask
-
     # So that the scheduler gives up tasks, as it does where more workers are killed than here.
     with dask.config.set({"distributed.scheduler.allowed-failures": 1}), started(2) as local:
         yield local.scheduler_address
