@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from dataclasses import dataclass, fields
@@ -149,7 +148,6 @@ def _expand(alias: str, params: dict[str, Any]) -> list[tuple[str, dict[str, Any
     return pieces
 
 
-@functools.lru_cache(1000)
 def _names(part: type[Part]) -> list[str]:
     return [f.name for f in fields(part) if f.init]  # type: ignore[arg-type]
 
