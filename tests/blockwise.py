@@ -5,6 +5,7 @@ It follows the rules of vLLM 0.32's default scheduler word by word and is what t
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from traces import Trace
@@ -29,8 +30,8 @@ class BlockwisePool:
     tracks: bool = True
     paged: bool = True
     stall_ns: int = 0
-    unused: list[Block] = field(init=False)
-    """Blocks nobody holds, the next to be taken first."""
+    unused: OrderedDict[Block, None] = field(init=False)
+    """Blocks nobody holds, the next to be taken first; a list from which any one is taken out at once."""
     present: dict[int, list[Block]] = field(default_factory=dict)
     """Copies of each content, the oldest first."""
     tables: dict[int, list[Block]] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class BlockwisePool:
     """The hashes of all full blocks that a request will ever have."""
 
     def __post_init__(self) -> None:
-        self.unused = [Block() for _ in range(self.blocks - 1)]
+        self.unused = OrderedDict.fromkeys(Block() for _ in range(self.blocks - 1))
 
     @property
     def free(self) -> int:
@@ -102,7 +103,7 @@ class BlockwisePool:
         table = self.hits(index, tokens)
         for block in table:
             if not block.holders:
-                self.unused.remove(block)
+                del self.unused[block]
             block.holders += 1
         self.tables[index] = table
         return len(table) * self.block_size
@@ -126,10 +127,9 @@ class BlockwisePool:
         self._register(table, index, computed if known is None else known)
         for block in reversed(table):
             block.holders -= 1
-            if block.holders == 0 and block.key is None:
-                self.unused.insert(0, block)
-            elif block.holders == 0:
-                self.unused.append(block)
+            if block.holders == 0:
+                self.unused[block] = None
+                self.unused.move_to_end(block, last=block.key is not None)
 
     def watch(self, index: int) -> None:
         self.watched.add(index)
@@ -144,7 +144,7 @@ class BlockwisePool:
         pass
 
     def _take(self) -> Block:
-        block = self.unused.pop(0)
+        block, _ = self.unused.popitem(last=False)
         if block.key is not None:
             self.present[block.key].remove(block)
             block.key = None

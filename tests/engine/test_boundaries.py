@@ -16,21 +16,37 @@ from traces import Trace
 STEADY = LinearCost(name="steady", step=10, decode=0, per_decode=0, prefill=0, per_token=1)
 
 
+def scenes(arrivals: range, apart: int) -> Trace:
+    """Let a request decode for a while, a second one arrive in it at another time in each scene, and then nothing."""
+    n = len(arrivals)
+    times = [begin for i, arrival in enumerate(arrivals) for begin in (i * apart, i * apart + arrival)]
+    return Trace(np.array(times), np.array([3, 2] * n), np.array([3 * STRETCH_MIN, 4] * n))
+
+
+def compare(trace: Trace, cost: CostModel, horizon: int | None = None) -> bool:
+    """Fail unless stretches change nothing; say whether there were any."""
+    fast, slow = (
+        simulate(trace, parse_policy("fcfs+full"), cost, limits=Limits(horizon_ns=horizon), stretch=stretch)
+        for stretch in (True, False)
+    )
+    assert_same_run(fast, slow)
+    return len(fast.log.steps) < len(slow.log.steps)
+
+
+EVERY = range(10 * 3 * STRETCH_MIN + 25)
+"""All around the boundaries of steps, in stretches and in what is too short for one."""
+
+
 @pytest.mark.parametrize("cost", [STEADY, GrowingCost()], ids=lambda c: c.name)
-@pytest.mark.parametrize("horizon", [None, 10 * (2 * STRETCH_MIN) + 3])
-def test_a_stretch_ends_at_the_first_step_that_sees_an_arrival_wherever_that_falls(
-    cost: CostModel, horizon: int | None
-) -> None:
-    """Every arrival time around the boundaries of steps, in stretches and in what is too short for one."""
-    for arrival in range(10 * 3 * STRETCH_MIN + 25):
-        trace = Trace(np.array([0, arrival]), np.array([3, 2]), np.array([3 * STRETCH_MIN, 4]))
-        limits = Limits(horizon_ns=horizon)
-        fast, slow = (
-            simulate(trace, parse_policy("fcfs+full"), cost, limits=limits, stretch=stretch)
-            for stretch in (True, False)
-        )
-        assert_same_run(fast, slow)
-    assert len(fast.log.steps) < len(slow.log.steps)
+def test_a_stretch_ends_at_the_first_step_that_sees_an_arrival_wherever_that_falls(cost: CostModel) -> None:
+    assert compare(scenes(EVERY, 10**5), cost)
+
+
+@pytest.mark.parametrize("cost", [STEADY, GrowingCost()], ids=lambda c: c.name)
+def test_so_it_does_where_the_run_ends_wherever_the_arrival_falls(cost: CostModel) -> None:
+    horizon = 10 * (2 * STRETCH_MIN) + 3
+    shorter = [compare(scenes(range(arrival, arrival + 1), 0), cost, horizon) for arrival in range(horizon + 25)]
+    assert shorter[-1]
 
 
 def test_no_more_candidates_than_seats_are_listed() -> None:

@@ -1,5 +1,6 @@
 """The engine's ``vllm-default`` against what vLLM 0.32's own scheduler decided."""
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -46,6 +47,7 @@ def recordings() -> Path:
     return folder
 
 
+@functools.cache
 def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
