@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sklearn.model_selection import GroupKFold
 
 from costmodels import LinearCost, load_cost_model, shipped_models, with_margin
 from costmodels.boosted import BoostedCost, Tree
+from costmodels.boosted_fit import BoostedEstimator
 from costmodels.calibrated import CalibratedCost
 from costmodels.hardware import load_llm
 from costmodels.io import load_card, save_cost_model
@@ -27,7 +29,7 @@ from costmodels.profile import FEATURES, METADATA_KEY, Profile, read_profile, wr
 from costmodels.profile_checks import check_rows
 from costmodels.sources import load_kernel_source
 from experiments.artefacts import SETTINGS, artefact_steps, compose, kv_tokens
-from experiments.calibration import Score, calibrate, pick
+from experiments.calibration import ESTIMATORS, Score, calibrate, pick
 from experiments.config import ConfigError
 from experiments.costmodels_shown import step_times
 from experiments.orders import count_falls, ordered_pairs
@@ -64,11 +66,19 @@ def curved(steps: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def fewer_pairs() -> Iterator[None]:
-    """100,000 pairs for each of four estimators take some ten seconds."""
+def fewer_pairs_and_trees() -> Iterator[None]:
+    """100,000 pairs for each of four estimators take some ten seconds, 60 trees for each fold half of the rest."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("experiments.calibration.PAIRS", 1000)
+        patch.setitem(ESTIMATORS, "boosted", partial(BoostedEstimator, trees=10))
         yield
+
+
+@pytest.fixture
+def closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither tables nor trees, for tests that do not look at them."""
+    for name in ("table", "boosted"):
+        monkeypatch.delitem(ESTIMATORS, name)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +100,7 @@ def test_a_linear_truth_is_found_again_and_nothing_less_simple_is_picked() -> No
     assert found.model.model == replace(TRUTH, name="toy", source=found.model.model.source)
 
 
+@pytest.mark.usefixtures("closed_forms")
 def test_held_out_errors_are_those_of_models_that_have_not_seen_the_shape() -> None:
     """Every repeat of a shape is predicted by a model fitted to no other repeat of it."""
     noise = np.exp(0.1 * np.random.default_rng(0).standard_normal(2 * len(GRID)))
@@ -163,6 +174,7 @@ def test_falls_are_counted() -> None:
     assert count_falls(base, (256, 200_000, 8192, 1, 4096, 20_000_000), 5000) == 0
 
 
+@pytest.mark.usefixtures("closed_forms")
 def test_flagged_outliers_do_not_move_the_fit() -> None:
     """A first compile step of 30 s."""
     rows = frame(repeats=2)
@@ -367,6 +379,7 @@ def test_the_targets_on_measured_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
     if not folder.is_dir():
         pytest.skip("the kernel tables are neither in $PREFILLSIM_MEASURED nor in ../shared/measured")
     monkeypatch.setattr("experiments.calibration.PAIRS", 20_000)
+    monkeypatch.setitem(ESTIMATORS, "boosted", BoostedEstimator)
     found = calibrate(compose_profile(read_csv_kernels(folder, load_llm("llama-3.1-8b"))), "rtx4090", splits=5)
     best = found.scores[found.picked]
     assert best.mae <= 0.03
