@@ -20,9 +20,9 @@ COST = "prefill:llm=llama-3.1-8b,gpu=h100-sxm"
 
 
 CASES = {
-    "mooncake_conversation.jsonl": (1500, (None, 128_000, 64_000, 32_000, 16_000)),
+    "mooncake_conversation.jsonl": (600, (None, 128_000, 64_000, 32_000, 16_000)),
     "mooncake_synthetic.jsonl": (600, (None, 128_000, 64_000, 32_000, 16_000)),
-    "ragpulse_trace.jsonl": (600, (64_000, 32_000, 16_000, 8_000, 4_000)),
+    "ragpulse_trace.jsonl": (300, (64_000, 32_000, 16_000, 8_000, 4_000)),
 }
 """How many requests, and capacities in blocks: none so small that it rejects one, none larger than all content but the
 first two, which have no bound."""

@@ -52,6 +52,11 @@ def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def in_order(steps: list[dict]) -> list[tuple[dict, list[str]]]:
+    """Return steps with the order of their batches, to which the equality of dictionaries is blind."""
+    return [(step, list(step["batch"])) for step in steps]
+
+
 def trace_of(rows: list[dict]) -> Trace:
     names = {name: number for number, name in enumerate(dict.fromkeys(s[0] for r in rows for s in r["segments"]))}
     segments = [[(names[name], n) for name, n in r["segments"]] for r in rows]
@@ -102,6 +107,7 @@ def test_every_step_is_the_one_vllm_decided(name, make, stretch):
         ours[k]["preempted"].append(trace.ids[i])
     for step in ours:
         step["preempted"].sort()  # the recordings list the victims of a step by id
-    for k, (mine, theirs) in enumerate(zip(ours, steps, strict=False)):
-        assert (k, mine, list(mine["batch"])) == (k, theirs, list(theirs["batch"]))
-    assert len(ours) == len(steps)
+    if in_order(ours) != in_order(steps):
+        for k, (mine, theirs) in enumerate(zip(ours, steps, strict=False)):
+            assert (k, mine, list(mine["batch"])) == (k, theirs, list(theirs["batch"]))
+        assert len(ours) == len(steps)
