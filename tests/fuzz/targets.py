@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 from costmodels.base import CostModel, CostModelError
 from costmodels.calibrated import RangeWarning
@@ -15,7 +16,7 @@ from experiments.config import Config, ConfigError, Draft
 from policies.base import PolicyError
 from policies.spec import PolicySpec
 from sim.objectives import ObjectiveError, Objectives
-from traces.io import read_trace
+from traces.io import read_trace, scan_trace
 from traces.lint import lint_trace
 from traces.schema import TraceError
 
@@ -29,10 +30,12 @@ Target = Callable[[bytes, Path], None]
 
 
 def trace(data: bytes, folder: Path) -> None:
-    """Read a trace, and check it as ``trace lint`` does."""
+    """Read a trace, and check it as ``trace lint`` does: both begin with the same scan."""
     path = _file(data, folder, "trace")
-    lint_trace(path)
-    read_trace(path)
+    scan = scan_trace(path)
+    with patch("traces.lint.scan_trace", return_value=scan), patch("traces.io.scan_trace", return_value=scan):
+        lint_trace(path)
+        read_trace(path)
 
 
 def toml(data: bytes, folder: Path) -> None:

@@ -42,7 +42,11 @@ def read_json_lines(text: str, problems: Problems) -> Table:
     keys = dict.fromkeys(key for o in objects for key in o)
     if len(keys) > MOST_COLUMNS:
         problems.fatal(f"the objects have {len(keys):,} different keys; requests share a few")
-    table = Table({k: [o.get(k, MISSING) for o in objects] for k in keys}, np.array(at, dtype=np.int64), problems)
+    columns: dict[str, list[Any]] = {key: [MISSING] * len(objects) for key in keys}
+    for i, o in enumerate(objects):
+        for key, held in o.items():
+            columns[key][i] = held
+    table = Table(columns, np.array(at, dtype=np.int64), problems)
     warn_blank(text, 1, np.array(numbers, dtype=np.int64), problems)
     return table
 

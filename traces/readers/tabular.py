@@ -76,16 +76,13 @@ def _read_clean(names: list[str], body: str, first: int, problems: Problems) -> 
 def _read_careful(names: list[str], body: str, first: int, problems: Problems) -> Table:
     rows: list[list[str]] = []
     lines: list[int] = []
+    needed = f"the header names {len(names)} columns ({listed(names)})"
     for line, fields in _rows(body, first, problems):
         if len(fields) == len(names):
             rows.append(fields)
             lines.append(line)
         else:
-            problems.error(
-                line,
-                None,
-                f"there are {len(fields)} values, the header names {len(names)} columns ({listed(names)})",
-            )
+            problems.error(line, None, f"there are {len(fields)} values, {needed}")
     columns = {name: pa.array([row[j] for row in rows], type=pa.string()) for j, name in enumerate(names)}
     at = np.array(lines, dtype=np.int64)
     warn_blank(body, first, at, problems)
@@ -105,7 +102,7 @@ def _rows(body: str, first: int, problems: Problems) -> Iterator[tuple[int, list
             what = "a value is too long" if "field limit" in str(e) else "the quotes do not match"
             problems.error(line, None, f"{what} ({e})")
             continue
-        if any(field.strip() for field in fields) or len(fields) > 1:
+        if len(fields) > 1 or any(field.strip() for field in fields):
             yield line, fields
 
 

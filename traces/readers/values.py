@@ -28,6 +28,7 @@ Values = Any
 NOT_WHOLE = -(2**63)
 """Stands for a value that is no whole number."""
 INT64_MAX = 2**63 - 1
+WHOLE = re.compile(r"\s*[+-]?[0-9]{1,400}(\.0*)?\s*")
 FRACTION_DIGITS = 12
 """Digits after the decimal point that are kept while the unit is open."""
 
@@ -100,7 +101,7 @@ def _whole(value: Any) -> int | None:
         return int(value) if value.is_integer() else None
     if isinstance(value, Decimal):
         return int(value) if value.is_finite() and value.adjusted() < 20 and value == value.to_integral() else None
-    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,400}(\.0*)?\s*", value):
+    if isinstance(value, str) and WHOLE.fullmatch(value):
         return int(value.partition(".")[0])
     return None
 
