@@ -200,7 +200,8 @@ class MemoryModel:
 
         It is what vLLM's profile run and its check for one request of full length let pass.
         """
-        return _most(lambda n: self.peak_bytes(n, block_size) <= self.room_bytes)
+        room = self.room_bytes
+        return _most(lambda n: self.peak_bytes(n, block_size) <= room)
 
     def kv_blocks_after_profile(self, max_length: int, block_size: int = 16) -> int:
         """Return the KV blocks that are left once the profile run of ``max_length`` tokens has set its memory aside.

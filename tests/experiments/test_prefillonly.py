@@ -195,6 +195,8 @@ def test_rates_are_rounded() -> None:
 
 SMALL = ("h100", "h100-nvlink")
 
+FEW = 30
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Regenerated]:
@@ -204,7 +206,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Regenerated]:
         patch.setattr(Figure, "savefig", save_coarsely)
         patch.setattr("experiments.prefillonly.pictures.draw_table", draw_short_table)
         run = regenerate(
-            folder, seeds=range(2), setups=SMALL, multiples=(0.5, 1.0, 2.0), limit=60, figure11=False, jobs=1
+            folder, seeds=range(2), setups=SMALL, multiples=(0.5, 1.0, 2.0), limit=FEW, figure11=False, jobs=1
         )
     return folder, run
 
@@ -250,7 +252,7 @@ def test_figures_show_what_the_runs_say(made: tuple[Path, Regenerated]) -> None:
         row = next(r for r in csv.DictReader(file) if r["setup"] == "h100" and r["system"] == "chunked")
     deployment = deploy(SETUPS["h100"], "chunked", LONGEST[POST])
     latencies = [
-        deployment.run(generate(POST, seed, 60, float(row["qps"]))).requests["jct_ns"].mean() / 1e9 for seed in (0, 1)
+        deployment.run(generate(POST, seed, FEW, float(row["qps"]))).requests["jct_ns"].mean() / 1e9 for seed in (0, 1)
     ]
     assert float(row["mean"]) == pytest.approx(np.mean(latencies))
 

@@ -73,8 +73,8 @@ def test_a_large_run_opens_at_once(large: Path, browser: chromium.Browser) -> No
     browser.resize(DESK, 900)
     browser.emulate()
     # What the machine does beside this is not the page's fault: the best of three.
-    loaded = []
-    for _ in range(3):
+    loaded = [MOST_S]
+    while min(loaded) >= MOST_S and len(loaded) <= 3:
         browser.open(large)
         loaded.append(browser.value("performance.getEntriesByType('navigation')[0].loadEventEnd") / 1000)
         assert browser.complaints == []
@@ -82,15 +82,14 @@ def test_a_large_run_opens_at_once(large: Path, browser: chromium.Browser) -> No
     assert 0 < min(loaded) < MOST_S
 
 
-@pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [PHONE, 768, DESK])
-def test_pages_fit_and_can_be_read(
-    width: int, dark: bool, large: Path, compared: Path, browser: chromium.Browser
-) -> None:
-    for page in (large, compared):
+def test_pages_fit_and_can_be_read(width: int, large: Path, compared: Path, browser: chromium.Browser) -> None:
+    for page, dark in ((large, False), (large, True), (compared, False), (compared, True)):
         browser.resize(width, 900, mobile=width == PHONE)
         browser.emulate(dark=dark)
-        browser.open(page)
+        # A page without scripts is the same page in the dark.
+        if not dark:
+            browser.open(page)
         assert browser.complaints == []
         assert browser.value("document.documentElement.scrollWidth") <= width
         style = "getComputedStyle(document.body)"
