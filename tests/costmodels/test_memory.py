@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -18,36 +19,38 @@ LLAMA, L4 = load_llm("llama-3.1-8b"), load_gpu("l4")
 H100 = load_gpu("h100-pcie")
 
 
-@st.composite
-def shapes(draw: st.DrawFn) -> LlmShape:
-    kv_heads, head_dim = draw(st.sampled_from((2, 4, 8))), draw(st.sampled_from((64, 128)))
-    heads = kv_heads * draw(st.integers(1, 8))
+def models(**fixed: Any) -> st.SearchStrategy[MemoryModel]:
+    """Draw a model of any shape that fits; all from a seed: each number drawn would take longer than the model."""
+    return st.integers(0, 2**64).map(lambda seed: _model(random.Random(seed), **fixed))
+
+
+def _shape(rng: random.Random) -> LlmShape:
+    kv_heads = rng.choice((2, 4, 8))
     return LlmShape(
         "drawn",
-        layers=draw(st.integers(2, 80)),
-        hidden=draw(st.integers(1, 64)) * 128,
-        intermediate=draw(st.integers(1, 200)) * 256,
-        heads=heads,
+        layers=rng.choice((2, 3, rng.randint(2, 80))),
+        hidden=rng.choice((1, rng.randint(1, 64))) * 128,
+        intermediate=rng.choice((1, rng.randint(1, 200))) * 256,
+        heads=kv_heads * rng.randint(1, 8),
         kv_heads=kv_heads,
-        head_dim=head_dim,
-        vocab=draw(st.integers(1, 1000)) * 64,
-        linear_bytes=draw(st.sampled_from((1, 2))),
-        tied_embeddings=draw(st.booleans()),
-        qkv_bias=draw(st.booleans()),
+        head_dim=rng.choice((64, 128)),
+        vocab=rng.choice((1, rng.randint(1, 1000))) * 64,
+        linear_bytes=rng.choice((1, 2)),
+        tied_embeddings=rng.choice((False, True)),
+        qkv_bias=rng.choice((False, True)),
     )
 
 
-@st.composite
-def models(draw: st.DrawFn, **fixed: Any) -> MemoryModel:
-    llm = draw(shapes())
-    room = draw(st.integers(2**20, 2**35))
+def _model(rng: random.Random, **fixed: Any) -> MemoryModel:
+    llm = _shape(rng)
+    room = rng.choice((2**20, rng.randint(2**20, 2**25), rng.randint(2**20, 2**35)))
     gpu = replace(L4, name="drawn", memory_bytes=2 * llm.weight_bytes + 2 * (RESERVED_BYTES + LINKED_BYTES) + room)
     options = {
-        "mode": draw(st.sampled_from(MODES)),
-        "tp": draw(st.sampled_from((1, 2))),
-        "pp": draw(st.sampled_from((1, 2))),
-        "chunk": draw(st.sampled_from((1, 512, 2048))),
-        "accounting": draw(st.sampled_from(ACCOUNTINGS)),
+        "mode": rng.choice(MODES),
+        "tp": rng.choice((1, 2)),
+        "pp": rng.choice((1, 2)),
+        "chunk": rng.choice((1, 512, 2048)),
+        "accounting": rng.choice(ACCOUNTINGS),
         **fixed,
     }
     return MemoryModel(llm, gpu, **options)
