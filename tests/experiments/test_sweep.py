@@ -24,6 +24,7 @@ from sim import store
 from sim.engine import simulate
 from sim.metrics import summarise
 from sim.objectives import Objectives
+from tests.experiments.conftest import Cli
 from traces.synthetic import generate
 
 VALUES: dict[str, Any] = {
@@ -83,26 +84,12 @@ def test_tables_are_the_same_bytes_for_any_number_of_jobs_and_any_hash_seed(tmp_
     config = tmp_path / "grid.toml"
     lines = [f"{key} = {json.dumps(value)}" for key, value in VALUES.items()]
     config.write_text("\n".join([*lines, "[sweep]", "rate = [60, 90]", ""]))
-    for out, jobs, hash_seed in (("a", "1", "0"), ("b", "2", "1")):
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "experiments.cli",
-                "sweep",
-                str(config),
-                "--out",
-                str(tmp_path / out),
-                "--jobs",
-                jobs,
-            ],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=True,
-        )
-    run(tmp_path / "c")
+    command = [sys.executable, "-m", "experiments.cli", "sweep", str(config), "--out", str(tmp_path / "a")]
+    other = {**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
+    subprocess.run([*command, "--jobs", "2"], env=other, capture_output=True, check=True)
+    run(tmp_path / "b")
     assert len(tables(tmp_path / "a")) == 2 * 8 + 2
-    assert tables(tmp_path / "a") == tables(tmp_path / "b") == tables(tmp_path / "c")
+    assert tables(tmp_path / "a") == tables(tmp_path / "b")
 
 
 def test_the_summary_table_has_a_row_per_cell_in_the_order_of_the_axes(tmp_path: Path) -> None:
@@ -292,9 +279,9 @@ def test_an_interrupt_between_cells_keeps_them(tmp_path: Path, monkeypatch: pyte
     assert run(tmp_path / "out", resume=True).reused == 3
 
 
-def test_control_c_keeps_finished_cells_and_resume_goes_on(tmp_path: Path) -> None:
+def test_control_c_keeps_finished_cells_and_resume_goes_on(cli: Cli, tmp_path: Path) -> None:
     config = tmp_path / "grid.toml"
-    lines = [f"{key} = {json.dumps(value)}" for key, value in {**VALUES, "seeds": 400, "trace.limit": 1500}.items()]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {**VALUES, "seeds": 100, "trace.limit": 500}.items()]
     config.write_text("\n".join(lines))
     command = [sys.executable, "-m", "experiments.cli", "sweep", str(config), "--out", str(tmp_path / "out")]
     # A session of its own, so that all processes get the signal, as from a terminal; and not ignored, as it is by
@@ -318,14 +305,11 @@ def test_control_c_keeps_finished_cells_and_resume_goes_on(tmp_path: Path) -> No
     kept = sorted(path.name for path in cells.iterdir())
     assert process.returncode == 130
     assert out == ""
-    assert f"interrupted: {len(kept)} of 800 runs are finished and kept in {tmp_path / 'out'}" in err
+    assert f"interrupted: {len(kept)} of 200 runs are finished and kept in {tmp_path / 'out'}" in err
     assert f"prefillsim sweep {config} --out {tmp_path / 'out'} --jobs 2 --resume" in err
     assert "Traceback" not in err
-    assert 0 < len(kept) < 800
+    assert 0 < len(kept) < 200
     assert not any(name.startswith(PART) for name in kept)
-    again = subprocess.run(
-        [*command, "--resume", "--json", "--set", "seeds=3"], capture_output=True, text=True, check=True
-    )
-    document = json.loads(again.stdout)
+    document = cli(*command[3:], "--resume", "--json", "--set", "seeds=3").json
     assert document["runs"] == 6
     assert 0 < document["reused"] <= 6
