@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from tests.engine import strategies
 from tests.engine.compare import assert_same_run
 from tests.engine.costs import PAPER, GrowingCost
 from tests.engine.strategies import Run, ms
+from tests.seeded import built, either, seeded, seeds, whole
 from traces import NONE, Trace
 
 quietly = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -51,25 +53,26 @@ class Batch:
         return chunking.grant(BatchView(now, *self.decodes, now + slack, (candidate,), 0))
 
 
-@st.composite
-def batches(draw: st.DrawFn) -> Batch:
-    n = draw(st.integers(1, 20))
-    tallest = draw(st.integers(1, 500))
-    total = tallest + draw(st.integers(0, (n - 1) * tallest))
-    return Batch(n, total, tallest, draw(st.integers(0, 300)), draw(st.integers(1, 300)))
+def batch(rng: random.Random) -> Batch:
+    n, tallest = rng.randint(1, 20), rng.randint(1, 500)
+    total = tallest + rng.randint(0, (n - 1) * tallest)
+    return Batch(n, total, tallest, rng.randint(0, 300), rng.randint(1, 300))
 
 
-slacks = st.one_of(st.integers(-50, 400), st.integers(0, 4000))
+batches = seeded(built(lambda *drawn: drawn, batch, strategies.COSTS, either(whole(-50, 400), whole(0, 4000))))
+"""A batch, a cost model and the time that is left to the earliest deadline."""
+
+Drawn = tuple[Batch, CostModel, int]
 
 
 @quickly
-@given(batches(), strategies.costs, slacks, st.integers(1, 400), st.data())
-def test_proposition_1_safe_and_maximal(
-    batch: Batch, cost: CostModel, slack: int, cap: int, data: st.DataObject
-) -> None:
-    if data.draw(st.booleans()):
+@given(batches, st.integers(1, 400), seeds)
+def test_proposition_1_safe_and_maximal(drawn: Drawn, cap: int, seed: int) -> None:
+    batch, cost, slack = drawn
+    rng = random.Random(seed)
+    if rng.random() < 0.5:
         # A deadline exactly at the end of some chunk is where "before" and "at" part.
-        slack = batch.step(cost, data.draw(st.integers(1, batch.remaining))) + data.draw(st.integers(-1, 1))
+        slack = batch.step(cost, rng.randint(1, batch.remaining)) + rng.randint(-1, 1)
     tokens = batch.grant(f"sloweave:cap={cap}", cost, slack).tokens
     limit = min(cap, batch.remaining)
     assert 0 <= tokens <= limit
@@ -80,24 +83,25 @@ def test_proposition_1_safe_and_maximal(
 
 
 @quickly
-@given(batches(), strategies.costs, slacks, st.integers(1, 400), st.integers(0, 300))
-def test_a_later_deadline_never_grants_less(batch: Batch, cost: CostModel, slack: int, cap: int, more: int) -> None:
+@given(batches, st.integers(1, 400), st.integers(0, 300))
+def test_a_later_deadline_never_grants_less(drawn: Drawn, cap: int, more: int) -> None:
+    batch, cost, slack = drawn
     policy = f"sloweave:cap={cap}"
     assert batch.grant(policy, cost, slack + more).tokens >= batch.grant(policy, cost, slack).tokens
 
 
 @quickly
-@given(batches(), strategies.costs, slacks, st.integers(1, 12), st.integers(0, 3000))
-def test_more_decodes_never_get_a_longer_chunk(
-    batch: Batch, cost: CostModel, slack: int, more: int, context: int
-) -> None:
+@given(batches, st.integers(1, 12), st.integers(0, 3000))
+def test_more_decodes_never_get_a_longer_chunk(drawn: Drawn, more: int, context: int) -> None:
+    batch, cost, slack = drawn
     fuller = replace(batch, n_decode=batch.n_decode + more, decode_context=batch.decode_context + context)
     assert fuller.grant("sloweave", cost, slack).tokens <= batch.grant("sloweave", cost, slack).tokens
 
 
 @quickly
-@given(batches(), strategies.costs, slacks, st.integers(0, 200), st.integers(0, 30))
-def test_a_margin_is_kept_free(batch: Batch, cost: CostModel, slack: int, margin: int, percent: int) -> None:
+@given(batches, st.integers(0, 200), st.integers(0, 30))
+def test_a_margin_is_kept_free(drawn: Drawn, margin: int, percent: int) -> None:
+    batch, cost, slack = drawn
     for text, extra in ((ms(margin), lambda t: margin), (f"{percent}%", lambda t: -(-t * percent // 100))):
         tokens = batch.grant(f"sloweave:margin={text}", cost, slack).tokens
         if tokens:
@@ -109,10 +113,9 @@ def test_a_margin_is_kept_free(batch: Batch, cost: CostModel, slack: int, margin
 
 
 @quickly
-@given(batches(), strategies.costs, slacks, st.integers(0, 200), st.sampled_from([0, 19, 20, 21, 22, 500]))
-def test_an_aged_prefill_overruns_by_no_more_than_allowed(
-    batch: Batch, cost: CostModel, slack: int, overrun: int, waited: int
-) -> None:
+@given(batches, st.integers(0, 200), st.sampled_from([0, 19, 20, 21, 22, 500]))
+def test_an_aged_prefill_overruns_by_no_more_than_allowed(drawn: Drawn, overrun: int, waited: int) -> None:
+    batch, cost, slack = drawn
     age = 20
     plain = batch.grant("sloweave", cost, slack)
     aged = batch.grant(f"sloweave:age={ms(age)},overrun={ms(overrun)}", cost, slack, waited)
@@ -121,9 +124,10 @@ def test_an_aged_prefill_overruns_by_no_more_than_allowed(
 
 
 @quickly
-@given(batches(), strategies.costs, slacks)
-def test_the_cost_model_s_own_search_is_the_bisection(batch: Batch, cost: CostModel, slack: int) -> None:
+@given(batches)
+def test_the_cost_model_s_own_search_is_the_bisection(drawn: Drawn) -> None:
     """Closed forms (linear, margins) answer what ``CostModel.max_chunk`` finds with ``step_ns`` alone."""
+    batch, cost, slack = drawn
     arguments = (*batch.decodes, batch.context, batch.remaining, slack)
     assert cost.max_chunk(*arguments) == CostModel.max_chunk(cost, *arguments)
 

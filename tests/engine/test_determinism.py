@@ -19,8 +19,8 @@ from dataclasses import replace
 
 goals = Objectives.parse("ttft:1000,tpot_p99:25")
 for workload in ("mixed", "bursty"):
-    trace = generate(workload, seed=7, n=150)
-    trace = replace(trace, tenant=np.array(["interactive", "batch", "other"] * 50, dtype=object))
+    trace = generate(workload, seed=7, n=60)
+    trace = replace(trace, tenant=np.array(["interactive", "batch", "other"] * 20, dtype=object))
     for text in (
         "sloweave:margins=interactive:2|batch:0.5",
         "vllm-default",

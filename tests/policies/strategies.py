@@ -9,60 +9,59 @@ from typing import Any
 from hypothesis import strategies as st
 
 from policies import RequestView, registry
+from tests.seeded import seeded, seeds
 
 MS = 1_000_000
 
 TENANTS = ("interactive", "batch", "café")
 
-times = st.one_of(st.integers(0, 20), st.integers(0, 10**13))
-tokens = st.one_of(st.integers(1, 8), st.integers(1, 10**6))
 objectives = st.none() | st.integers(1, 10**10)
 
 
-@st.composite
-def request_views(draw: st.DrawFn, number: int = 0, preempted: bool = True) -> RequestView:
-    """Draw a request of the given number."""
-    prompt = draw(tokens)
-    generated = draw(st.integers(0, 3)) if preempted else 0
-    return RequestView(
-        number,
-        draw(times),
-        prompt,
-        draw(st.integers(0, prompt + generated - 1)),
-        generated,
-        draw(objectives),
-        draw(objectives),
-        draw(st.none() | st.sampled_from(TENANTS)),
-    )
+def request_views(number: int = 0, preempted: bool = True) -> st.SearchStrategy[RequestView]:
+    """Draw a request of the given number; small numbers abound."""
 
-
-@st.composite
-def queues(draw: st.DrawFn, min_size: int = 1, max_size: int = 8) -> list[RequestView]:
-    """Draw waiting requests, numbered in order of arrival.
-
-    Hypothesis chooses sizes and scales, on the smallest of which ties abound; the values come from a seed, at a
-    tenth of the cost of drawing each.
-    """
-    n = draw(st.integers(min_size, max_size))
-    span = draw(st.sampled_from([3, 20, 10**9, 10**13]))
-    most = draw(st.sampled_from([2, 8, 10**6]))
-    rng = random.Random(draw(st.integers(0, 2**32)))
-    requests = []
-    for i, arrival in enumerate(sorted(rng.randint(0, span) for _ in range(n))):
-        prompt = rng.randint(1, most)
-        requests.append(
-            RequestView(
-                i,
-                arrival,
-                prompt,
-                rng.randint(0, prompt - 1),
-                rng.choice((0, 0, 2)),
-                rng.choice((None, rng.randint(1, span))),
-                rng.choice((None, rng.randint(1, span))),
-                rng.choice((None, *TENANTS)),
-            )
+    def make(rng: random.Random) -> RequestView:
+        prompt = rng.randint(1, rng.choice((8, 10**6)))
+        generated = rng.randint(0, 3) if preempted else 0
+        return RequestView(
+            number,
+            rng.randint(0, rng.choice((20, 10**13))),
+            prompt,
+            rng.randint(0, prompt + generated - 1),
+            generated,
+            rng.choice((None, rng.randint(1, 10**10))),
+            rng.choice((None, rng.randint(1, 10**10))),
+            rng.choice((None, *TENANTS)),
         )
-    return requests
+
+    return seeded(make)
+
+
+def queues(min_size: int = 1, max_size: int = 8) -> st.SearchStrategy[list[RequestView]]:
+    """Draw waiting requests, numbered in order of arrival; on the smallest scales ties abound."""
+
+    def make(n: int, seed: int) -> list[RequestView]:
+        rng = random.Random(seed)
+        span, most = rng.choice([3, 20, 10**9, 10**13]), rng.choice([2, 8, 10**6])
+        requests = []
+        for i, arrival in enumerate(sorted(rng.randint(0, span) for _ in range(n))):
+            prompt = rng.randint(1, most)
+            requests.append(
+                RequestView(
+                    i,
+                    arrival,
+                    prompt,
+                    rng.randint(0, prompt - 1),
+                    rng.choice((0, 0, 2)),
+                    rng.choice((None, rng.randint(1, span))),
+                    rng.choice((None, rng.randint(1, span))),
+                    rng.choice((None, *TENANTS)),
+                )
+            )
+        return requests
+
+    return st.builds(make, st.integers(min_size, max_size), seeds)
 
 
 milliseconds = st.floats(1e-6, 1e6) | st.integers(1, 1000).map(float) | st.just(float("inf"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from sim.memory import Memory
 from sim.objectives import Objectives
 from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, Tables, token_gaps
 from sim.routers import ROUTERS
+from tests.seeded import built, pick, seeded, seeds
 from tests.tables import RunTables
 from traces import NONE, Trace
 
@@ -28,22 +30,25 @@ POLICIES = (
     "edf+deadline-fill:margin=10%+decode-saturation:fraction=0.5,action=redirect",
 )
 
-OBJECTIVES = st.builds(
+GOALS = built(
     Objectives,
-    ttft=st.sampled_from([None, 50, 400, 10**30]),
-    tpot=st.sampled_from([None, 30, 60, 10**30]),
-    tpot_p99=st.sampled_from([None, 40, 90, 10**30]),
-    itl_max=st.sampled_from([None, 70, 10**30]),
-    jct=st.sampled_from([None, 900, 10**30]),
+    ttft=pick(None, 50, 400, 10**30),
+    tpot=pick(None, 30, 60, 10**30),
+    tpot_p99=pick(None, 40, 90, 10**30),
+    itl_max=pick(None, 70, 10**30),
+    jct=pick(None, 900, 10**30),
 )
+OBJECTIVES = seeded(GOALS)
 
 
-@st.composite
-def tables(draw: st.DrawFn) -> tuple[Columns, Columns]:
+def tables() -> st.SearchStrategy[tuple[Columns, Columns]]:
     """Draw requests and steps that agree in nothing but when tokens come; idle gaps lie between steps."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    n, n_steps = draw(st.integers(0, 12)), draw(st.integers(0, 40))
-    scale = draw(st.sampled_from([5, 100, 3_000_000_000]))
+    return st.builds(_tables, st.integers(0, 12), st.integers(0, 40), seeds)
+
+
+def _tables(n: int, n_steps: int, seed: int) -> tuple[Columns, Columns]:
+    rng = np.random.default_rng(seed)
+    scale = rng.choice([5, 100, 3_000_000_000])
     duration = rng.integers(1, scale + 1, n_steps)
     idle = np.where(rng.random(n_steps) < 0.2, rng.integers(0, 4 * scale, n_steps), 0)
     start = 1000 + np.cumsum(duration + idle) - duration
@@ -75,7 +80,7 @@ def tables(draw: st.DrawFn) -> tuple[Columns, Columns]:
     arrival = rng.integers(0, latest + 1)
 
     def own() -> np.ndarray:
-        return np.where(rng.random(n) < draw(st.sampled_from([0, 0.5])), rng.integers(1, 2 * scale, n), NONE)
+        return np.where(rng.random(n) < rng.choice([0, 0.5]), rng.integers(1, 2 * scale, n), NONE)
 
     requests: Columns = {
         "arrival_ns": arrival,
@@ -99,15 +104,13 @@ def tables(draw: st.DrawFn) -> tuple[Columns, Columns]:
     return requests, steps
 
 
-@st.composite
-def engine_traces(draw: st.DrawFn) -> Trace:
-    """Draw a small trace with bursts, idle gaps and one-token outputs."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    n = draw(st.integers(1, 25))
-    gaps = np.where(rng.random(n) < 0.1, 5000, rng.integers(0, draw(st.sampled_from([1, 60, 200])), n))
+def _trace(n: int, seed: int) -> Trace:
+    """Make a small trace with bursts, idle gaps and one-token outputs."""
+    rng = np.random.default_rng(seed)
+    gaps = np.where(rng.random(n) < 0.1, 5000, rng.integers(0, rng.choice([1, 60, 200]), n))
     outputs = np.where(rng.random(n) < 0.2, 1, rng.integers(1, 60, n))
     own = {}
-    if draw(st.booleans()):
+    if rng.random() < 0.5:
         own = {
             "slo_ttft_ns": np.where(rng.random(n) < 0.5, NONE, rng.integers(50, 500, n)),
             "slo_tpot_ns": np.where(rng.random(n) < 0.5, NONE, rng.integers(20, 150, n)),
@@ -118,52 +121,59 @@ def engine_traces(draw: st.DrawFn) -> Trace:
     return Trace(np.cumsum(gaps), rng.integers(1, 40, n), outputs, **own)
 
 
-@st.composite
-def engine_runs(draw: st.DrawFn) -> tuple[Trace, RunTables, Objectives]:
+traces = st.builds(_trace, st.integers(1, 25), seeds)
+
+COST = LinearCost(step=5, decode=4, per_decode=3, prefill=6, per_token=2)
+
+
+def engine_runs() -> st.SearchStrategy[tuple[Trace, RunTables, Objectives]]:
     """Run the engine on a random trace, sometimes up to a horizon only."""
-    trace, policy, goals = draw(engine_traces()), draw(st.sampled_from(POLICIES)), draw(OBJECTIVES)
-    cost = LinearCost(step=5, decode=4, per_decode=3, prefill=6, per_token=2)
-    predictor = LinearCost(step=9, decode=2, per_decode=4, prefill=5, per_token=1) if draw(st.booleans()) else None
-    limits = Limits(
-        max_model_len=draw(st.sampled_from([None, 70])),
-        horizon_ns=draw(st.sampled_from([None, None, 20, 700])),
-    )
-    return (
-        trace,
-        simulate(trace, parse_policy(policy), cost, predictor=predictor, objectives=goals, limits=limits),
-        goals,
-    )
+
+    def make(trace: Trace, policy: str, seed: int) -> tuple[Trace, RunTables, Objectives]:
+        rng = random.Random(seed)
+        goals = GOALS(rng)
+        predictor = rng.choice([None, LinearCost(step=9, decode=2, per_decode=4, prefill=5, per_token=1)])
+        limits = Limits(max_model_len=rng.choice([None, 70]), horizon_ns=rng.choice([None, None, 20, 700]))
+        made = parse_policy(policy)
+        return trace, simulate(trace, made, COST, predictor=predictor, objectives=goals, limits=limits), goals
+
+    return st.builds(make, traces, st.sampled_from(POLICIES), seeds)
 
 
-@st.composite
-def memory_runs(draw: st.DrawFn) -> tuple[Trace, Tables, Objectives]:
+def memory_runs() -> st.SearchStrategy[tuple[Trace, Tables, Objectives]]:
     """Run one engine or several behind a router with too little memory, so that requests are preempted."""
-    trace, goals = draw(engine_traces()), draw(OBJECTIVES)
-    policy, replicas = draw(st.sampled_from(POLICIES)), draw(st.sampled_from([1, 1, 2, 3]))
-    block = draw(st.sampled_from([1, 4, 16]))
-    needed = -(-int((trace.prompt_tokens + trace.output_tokens).max()) // block)
-    memory = Memory(blocks=needed + 1 + draw(st.integers(0, 4)), block_size=block, prefix_cache=draw(st.booleans()))
-    limits = Limits(horizon_ns=draw(st.sampled_from([None, None, 20, 700])))
-    cost = LinearCost(step=5, decode=4, per_decode=3, prefill=6, per_token=2)
-    if replicas == 1:
-        cache = memory.build(trace)
-        return trace, simulate(trace, parse_policy(policy), cost, objectives=goals, limits=limits, cache=cache), goals
-    policies = [parse_policy(policy) for _ in range(replicas)]
-    router = draw(st.sampled_from(list(ROUTERS)))
-    return (
-        trace,
-        simulate_cluster(trace, policies, cost, router=router, memory=memory, objectives=goals, limits=limits),
-        goals,
-    )
+
+    def make(trace: Trace, policy: str, seed: int) -> tuple[Trace, Tables, Objectives]:
+        rng = random.Random(seed)
+        goals, replicas, block = GOALS(rng), rng.choice([1, 1, 2, 3]), rng.choice([1, 4, 16])
+        needed = -(-int((trace.prompt_tokens + trace.output_tokens).max()) // block)
+        memory = Memory(blocks=needed + 1 + rng.randint(0, 4), block_size=block, prefix_cache=rng.choice([False, True]))
+        limits = Limits(horizon_ns=rng.choice([None, None, 20, 700]))
+        if replicas == 1:
+            cache = memory.build(trace)
+            made = parse_policy(policy)
+            return trace, simulate(trace, made, COST, objectives=goals, limits=limits, cache=cache), goals
+        policies = [parse_policy(policy) for _ in range(replicas)]
+        router = rng.choice(list(ROUTERS))
+        return (
+            trace,
+            simulate_cluster(trace, policies, COST, router=router, memory=memory, objectives=goals, limits=limits),
+            goals,
+        )
+
+    return st.builds(make, traces, st.sampled_from(POLICIES), seeds)
 
 
-@st.composite
-def pipeline_runs(draw: st.DrawFn) -> tuple[Trace, Tables, Objectives]:
+def pipeline_runs() -> st.SearchStrategy[tuple[Trace, Tables, Objectives]]:
     """Run an engine whose batches overlap in the two stages of a pipeline."""
-    trace, goals = draw(engine_traces()), draw(OBJECTIVES)
-    trace = replace(trace, output_tokens=np.ones_like(trace.output_tokens))
-    per_token, step = draw(st.integers(0, 4)), draw(st.integers(1, 60))
-    cost = PipelineCost("two", (LinearCost(step=5, per_token=2), LinearCost(step=step, per_token=per_token)))
-    limits = Limits(horizon_ns=draw(st.sampled_from([None, None, 700])))
-    policy = parse_policy(draw(st.sampled_from(POLICIES)))
-    return trace, simulate(trace, policy, cost, objectives=goals, limits=limits), goals
+
+    def make(trace: Trace, policy: str, seed: int) -> tuple[Trace, Tables, Objectives]:
+        rng = random.Random(seed)
+        goals = GOALS(rng)
+        trace = replace(trace, output_tokens=np.ones_like(trace.output_tokens))
+        second = LinearCost(step=rng.randint(1, 60), per_token=rng.randint(0, 4))
+        cost = PipelineCost("two", (LinearCost(step=5, per_token=2), second))
+        limits = Limits(horizon_ns=rng.choice([None, None, 700]))
+        return trace, simulate(trace, parse_policy(policy), cost, objectives=goals, limits=limits), goals
+
+    return st.builds(make, traces, st.sampled_from(POLICIES), seeds)
