@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,22 @@ POLICIES = (
     "lpm+full",
 )
 
-REQUESTS = st.lists(
-    st.tuples(st.integers(0, 40_000), st.integers(0, 3), st.integers(0, 20), st.integers(1, 20)),
-    min_size=1,
-    max_size=25,
-)
-"""Arrival, family, how much of the family's beginning, own tokens."""
+
+def _requests(seed: int, n: int) -> list[tuple[int, int, int, int]]:
+    """Arrival, family, how much of the family's beginning, own tokens."""
+    rng = random.Random(seed)
+    return [
+        (
+            rng.choice((0, 8_000 * rng.randint(0, 5), rng.randint(0, 1000), rng.randint(0, 40_000))),
+            rng.randint(0, 3),
+            rng.choice((0, SIZE, 20, rng.randint(0, 20))),
+            rng.choice((1, SIZE, rng.randint(1, 20))),
+        )
+        for _ in range(n)
+    ]
+
+
+REQUESTS = st.builds(_requests, st.integers(0, 2**64), st.integers(1, 25))
 
 
 def made(requests: list[tuple[int, int, int, int]]) -> Trace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -218,17 +219,22 @@ def test_an_answer_cut_anywhere_is_never_taken_for_a_whole_one() -> None:
         assert answer.problem
 
 
-answers = st.lists(
-    st.builds(
-        lambda arrival, gaps, finished, cached: (arrival, gaps, finished, cached),
-        st.integers(0, 10**9),
-        st.lists(st.integers(0, 10**8), max_size=8),
-        st.booleans(),
-        st.none() | st.integers(0, 10),
-    ),
-    min_size=1,
-    max_size=8,
-)
+def _answers(seed: int, n: int) -> list[tuple[int, list[int], bool, int | None]]:
+    """Arrivals, gaps, whether the answer is whole, and cached tokens; some at once, and some gaps of nothing."""
+    rng = random.Random(seed)
+    most = rng.choice((1, 1000, 10**8))
+    return [
+        (
+            rng.choice((0, rng.randint(0, 10**9))),
+            [rng.choice((0, rng.randint(0, most))) for _ in range(rng.randint(0, 8))],
+            rng.random() < 0.5,
+            rng.choice((None, rng.randint(0, 10))),
+        )
+        for _ in range(n)
+    ]
+
+
+answers = st.builds(_answers, st.integers(0, 2**64), st.integers(1, 8))
 
 
 @settings(deadline=None, max_examples=200)

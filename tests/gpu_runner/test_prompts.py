@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import time
@@ -63,13 +64,15 @@ def test_prompts_share_the_blocks_that_their_contents_share(drawn: tuple[Trace, 
     check(*drawn, HUGE)
 
 
-@st.composite
-def whole_blocks(draw: st.DrawFn) -> Trace:
+def whole_blocks() -> st.SearchStrategy[Trace]:
     """Prompts of whole blocks of 16 over any content ids at all."""
-    ids = draw(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4, unique=True))
-    segment = st.tuples(st.sampled_from(ids), st.integers(1, 4).map(lambda blocks: 16 * blocks))
-    prompts = draw(st.lists(st.lists(segment, min_size=1, max_size=4), min_size=2, max_size=6))
-    return one_each(*prompts)
+    ids = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4, unique=True)
+    return st.builds(_whole_blocks, ids, st.integers(2, 6), st.integers(0, 2**64))
+
+
+def _whole_blocks(ids: list[int], n: int, seed: int) -> Trace:
+    rng = random.Random(seed)
+    return one_each(*([(rng.choice(ids), 16 * rng.randint(1, 4)) for _ in range(rng.randint(1, 4))] for _ in range(n)))
 
 
 @settings(deadline=None, max_examples=200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -84,23 +85,33 @@ def rows_of(file: Path, inode: int) -> int:
     return pq.read_metadata(file).num_rows
 
 
-batches = st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), max_size=4)
-calls = st.lists(st.tuples(st.lists(batches, max_size=5), st.integers(0, 5), st.integers(0, 9)), max_size=12)
+calls = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)), max_size=12)
+"""How many steps and requests are told, and how many seconds pass then."""
 
 
-@given(calls=calls, rows=st.integers(1, 7), age=st.integers(1, 20), ends=st.booleans())
+def a_batch(rng: random.Random) -> list[tuple[int, int]]:
+    return [(rng.randint(0, 99), rng.randint(1, 9)) for _ in range(rng.randint(0, 4))]
+
+
+@given(calls=calls, rows=st.integers(1, 7), age=st.integers(1, 20), ends=st.booleans(), seed=st.integers(0, 2**32))
 @hypothesis_settings(deadline=None, max_examples=60)
 def test_every_row_is_kept_and_none_is_long_in_memory(
-    tmp_path_factory: pytest.TempPathFactory, calls: list[Any], rows: int, age: int, ends: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    calls: list[tuple[int, int, int]],
+    rows: int,
+    age: int,
+    ends: bool,
+    seed: int,
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
+    rng = random.Random(seed)
     now = 0.0
     sink = Segments(folder, {}, rows=rows, age_s=age, clock=lambda: now)
     steps: list[Step] = []
     requests: list[tuple[str, Known]] = []
     born: dict[str, list[float]] = {"steps": [], "requests": []}
     for some, left, passed in calls:
-        new = [a_step(len(steps) + i, batch) for i, batch in enumerate(some)]
+        new = [a_step(len(steps) + i, a_batch(rng)) for i in range(some)]
         gone = [a_request(len(requests) + i) for i in range(left)]
         steps += new
         requests += gone

@@ -1,7 +1,6 @@
 """The public traces, whole: row counts, repairs, and round trips of real content."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,4 +81,4 @@ def test_mooncake_comes_back_as_it_was(public_trace: Callable[[str], Trace], tmp
     assert again.prompt_tokens.tolist() == trace.prompt_tokens.tolist()
     assert again.arrival_ns.tolist() == trace.arrival_ns.tolist()
     write_trace(again, tmp_path / "again.jsonl")
-    assert replace(read_trace(tmp_path / "again.jsonl"), name=again.name) == again
+    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / name).read_bytes()
