@@ -24,6 +24,9 @@ HEADROOM = 0.04
 LOG_SPREAD = 30
 """Values that differ by more than this factor are drawn on a logarithmic axis."""
 
+TINY = 1e-300
+"""What is smaller has no logarithm of its own, nor has a part of it."""
+
 
 class Scale:
     """Where the values of an axis lie between two coordinates."""
@@ -51,7 +54,7 @@ class Scale:
         """Return round values within."""
         if self.log:
             return self._log_ticks(most)
-        raw = (self.high - self.low) / max(most - 1, 1)
+        raw = max((self.high - self.low) / max(most - 1, 1), TINY)
         size = 10.0 ** math.floor(math.log10(raw))
         step = next(size * f for f in (1, 2, 2.5, 5, 10) if size * f >= raw * 0.999)
         first = math.ceil(self.low / step - 1e-9)
@@ -84,7 +87,7 @@ class Scale:
         if log is None:
             log = low > 0 and high > LOG_SPREAD * low
         if log:
-            positive = every[every > 0]
+            positive = every[every > TINY]
             if len(positive):
                 return cls(float(positive.min()), high, True)
         if not zero:

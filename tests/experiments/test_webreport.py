@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from experiments.axes import plan
@@ -495,6 +495,8 @@ def test_thinning_keeps_what_can_be_seen(n: int, seed: int) -> None:
 
 
 @settings(deadline=None)
+@example([5e-324], False, True)
+@example([0.0, 5e-324], False, None)
 @given(
     st.lists(st.floats(-1e12, 1e12) | st.just(float("nan")) | st.just(float("inf")), max_size=20),
     st.booleans(),
