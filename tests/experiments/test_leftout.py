@@ -124,7 +124,7 @@ def test_figure_11_with_whole_users(system: Deployment) -> None:
     points = [
         ({"lam": lam}, system.with_policy(f"prefillonly:lam={lam}"), arriving("users", 31.6)) for lam in fairness.LAMS
     ]
-    rows = run_all(runs_of(points, range(3)), jobs=1)
+    rows = run_all(runs_of(points, range(2)), jobs=1)
     assert {row["reloads"] for row in rows} == {20}
     for metric, sign in (("p50_s", 1), ("p99_s", -1)):
         values = [sign * mean(rows, metric, lam=lam) for lam in fairness.LAMS]
