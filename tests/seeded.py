@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 Maker = Callable[[random.Random], Any]
@@ -16,6 +17,28 @@ seeds = st.integers(0, 2**32)
 def seeded(maker: Maker) -> st.SearchStrategy:
     """Draw what ``maker`` makes of a seed."""
     return st.builds(lambda seed: maker(random.Random(seed)), seeds)
+
+
+def cases(n: int, *makers: Maker) -> Callable[[Callable[..., None]], Callable[[], None]]:
+    """Give a test at least ``n`` cases, a few to each seed: where a case is quick, most time goes into Hypothesis."""
+    each = max(1, n // 25)
+
+    def decorate(test: Callable[..., None]) -> Callable[[], None]:
+        def run(seed: int) -> None:
+            for k in range(each):
+                rng = random.Random(each * seed + k)
+                arguments = [maker(rng) for maker in makers]
+                try:
+                    test(*arguments)
+                except AssertionError:
+                    note(f"{test.__name__} of {arguments}")
+                    raise
+
+        run.__name__, run.__qualname__, run.__module__ = test.__name__, test.__qualname__, test.__module__
+        run.__doc__ = test.__doc__
+        return settings(deadline=None, max_examples=-(-n // each))(given(seeds)(run))
+
+    return decorate
 
 
 def just(value: object) -> Maker:

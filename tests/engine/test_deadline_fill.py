@@ -17,11 +17,10 @@ from tests.engine import strategies
 from tests.engine.compare import assert_same_run
 from tests.engine.costs import PAPER, GrowingCost
 from tests.engine.strategies import Run, ms
-from tests.seeded import built, either, seeded, seeds, whole
+from tests.seeded import built, cases, either, pick, whole
 from traces import NONE, Trace
 
 quietly = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-quickly = settings(deadline=None, max_examples=200)
 
 
 @dataclass(frozen=True)
@@ -59,17 +58,15 @@ def batch(rng: random.Random) -> Batch:
     return Batch(n, total, tallest, rng.randint(0, 300), rng.randint(1, 300))
 
 
-batches = seeded(built(lambda *drawn: drawn, batch, strategies.COSTS, either(whole(-50, 400), whole(0, 4000))))
+batches = built(lambda *drawn: drawn, batch, strategies.COSTS, either(whole(-50, 400), whole(0, 4000)))
 """A batch, a cost model and the time that is left to the earliest deadline."""
 
 Drawn = tuple[Batch, CostModel, int]
 
 
-@quickly
-@given(batches, st.integers(1, 400), seeds)
-def test_proposition_1_safe_and_maximal(drawn: Drawn, cap: int, seed: int) -> None:
+@cases(200, batches, whole(1, 400), lambda rng: rng)
+def test_proposition_1_safe_and_maximal(drawn: Drawn, cap: int, rng: random.Random) -> None:
     batch, cost, slack = drawn
-    rng = random.Random(seed)
     if rng.random() < 0.5:
         # A deadline exactly at the end of some chunk is where "before" and "at" part.
         slack = batch.step(cost, rng.randint(1, batch.remaining)) + rng.randint(-1, 1)
@@ -82,24 +79,21 @@ def test_proposition_1_safe_and_maximal(drawn: Drawn, cap: int, seed: int) -> No
         assert batch.step(cost, tokens + 1) > slack
 
 
-@quickly
-@given(batches, st.integers(1, 400), st.integers(0, 300))
+@cases(200, batches, whole(1, 400), whole(0, 300))
 def test_a_later_deadline_never_grants_less(drawn: Drawn, cap: int, more: int) -> None:
     batch, cost, slack = drawn
     policy = f"sloweave:cap={cap}"
     assert batch.grant(policy, cost, slack + more).tokens >= batch.grant(policy, cost, slack).tokens
 
 
-@quickly
-@given(batches, st.integers(1, 12), st.integers(0, 3000))
+@cases(200, batches, whole(1, 12), whole(0, 3000))
 def test_more_decodes_never_get_a_longer_chunk(drawn: Drawn, more: int, context: int) -> None:
     batch, cost, slack = drawn
     fuller = replace(batch, n_decode=batch.n_decode + more, decode_context=batch.decode_context + context)
     assert fuller.grant("sloweave", cost, slack).tokens <= batch.grant("sloweave", cost, slack).tokens
 
 
-@quickly
-@given(batches, st.integers(0, 200), st.integers(0, 30))
+@cases(200, batches, whole(0, 200), whole(0, 30))
 def test_a_margin_is_kept_free(drawn: Drawn, margin: int, percent: int) -> None:
     batch, cost, slack = drawn
     for text, extra in ((ms(margin), lambda t: margin), (f"{percent}%", lambda t: -(-t * percent // 100))):
@@ -112,8 +106,7 @@ def test_a_margin_is_kept_free(drawn: Drawn, margin: int, percent: int) -> None:
             assert t + extra(t) > slack
 
 
-@quickly
-@given(batches, st.integers(0, 200), st.sampled_from([0, 19, 20, 21, 22, 500]))
+@cases(200, batches, whole(0, 200), pick(0, 19, 20, 21, 22, 500))
 def test_an_aged_prefill_overruns_by_no_more_than_allowed(drawn: Drawn, overrun: int, waited: int) -> None:
     batch, cost, slack = drawn
     age = 20
@@ -123,8 +116,7 @@ def test_an_aged_prefill_overruns_by_no_more_than_allowed(drawn: Drawn, overrun:
     assert aged == (late._replace(exception=True) if waited > age and late.tokens > plain.tokens else plain)
 
 
-@quickly
-@given(batches)
+@cases(200, batches)
 def test_the_cost_model_s_own_search_is_the_bisection(drawn: Drawn) -> None:
     """Closed forms (linear, margins) answer what ``CostModel.max_chunk`` finds with ``step_ns`` alone."""
     batch, cost, slack = drawn
@@ -132,8 +124,7 @@ def test_the_cost_model_s_own_search_is_the_bisection(drawn: Drawn) -> None:
     assert cost.max_chunk(*arguments) == CostModel.max_chunk(cost, *arguments)
 
 
-@quickly
-@given(strategies.costs, st.integers(1, 20), st.integers(1, 500), st.integers(0, 40))
+@cases(200, strategies.COSTS, whole(1, 20), whole(1, 500), whole(0, 40))
 def test_the_cost_model_s_own_decode_run_is_step_by_step(cost: CostModel, n: int, tallest: int, steps: int) -> None:
     run = cost.decode_run_ns(n, n * tallest, tallest, steps)
     assert run.dtype == np.int64

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from policies import RequestView, registry
-from tests.seeded import seeded, seeds
+from tests.seeded import Maker
 
 MS = 1_000_000
 
@@ -18,8 +18,8 @@ TENANTS = ("interactive", "batch", "café")
 objectives = st.none() | st.integers(1, 10**10)
 
 
-def request_views(number: int = 0, preempted: bool = True) -> st.SearchStrategy[RequestView]:
-    """Draw a request of the given number; small numbers abound."""
+def request_view(number: int = 0, preempted: bool = True) -> Maker:
+    """Make a request of the given number; small numbers abound."""
 
     def make(rng: random.Random) -> RequestView:
         prompt = rng.randint(1, rng.choice((8, 10**6)))
@@ -35,14 +35,14 @@ def request_views(number: int = 0, preempted: bool = True) -> st.SearchStrategy[
             rng.choice((None, *TENANTS)),
         )
 
-    return seeded(make)
+    return make
 
 
-def queues(min_size: int = 1, max_size: int = 8) -> st.SearchStrategy[list[RequestView]]:
-    """Draw waiting requests, numbered in order of arrival; on the smallest scales ties abound."""
+def queue(min_size: int = 1, max_size: int = 8) -> Maker:
+    """Make waiting requests, numbered in order of arrival; on the smallest scales ties abound."""
 
-    def make(n: int, seed: int) -> list[RequestView]:
-        rng = random.Random(seed)
+    def make(rng: random.Random) -> list[RequestView]:
+        n = rng.randint(min_size, max_size)
         span, most = rng.choice([3, 20, 10**9, 10**13]), rng.choice([2, 8, 10**6])
         requests = []
         for i, arrival in enumerate(sorted(rng.randint(0, span) for _ in range(n))):
@@ -61,7 +61,7 @@ def queues(min_size: int = 1, max_size: int = 8) -> st.SearchStrategy[list[Reque
             )
         return requests
 
-    return st.builds(make, st.integers(min_size, max_size), seeds)
+    return make
 
 
 milliseconds = st.floats(1e-6, 1e6) | st.integers(1, 1000).map(float) | st.just(float("inf"))

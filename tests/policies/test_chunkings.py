@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels import CostModelError, LinearCost, with_margin
 from policies import BatchView, Candidate, Chunking, Grant, PolicyError, RequestView, parse_policy
 from policies.views import ServiceClass
 from tests.policies.strategies import MS
+from tests.seeded import built, cases, just, maybe, pick, whole
 
-quickly = settings(deadline=None, max_examples=150)
 PAPER = LinearCost()
 QUANTILES = LinearCost(residual_quantiles={"0.5": 0, "0.99": 730_000})
 
@@ -29,8 +29,7 @@ def batch(n: int, slack: int | None, remaining: int = 100_000, now: int = 0, wai
     return BatchView(now, n, 100 * n, 100, None if slack is None else now + slack, (candidate,), 0)
 
 
-@quickly
-@given(st.integers(1, 300), st.integers(0, 40 * MS), st.sampled_from(["p50", "p99"]))
+@cases(150, whole(1, 300), whole(0, 40 * MS), pick("p50", "p99"))
 def test_a_quantile_margin_is_the_model_s_own(n: int, slack: int, quantile: str) -> None:
     extra = {"p50": 0, "p99": 730_000}[quantile]
     tokens = chunking(f"deadline-fill:margin={quantile}", QUANTILES).grant(batch(n, slack)).tokens
@@ -44,18 +43,17 @@ def test_a_quantile_that_the_model_has_not_is_refused_at_the_start() -> None:
         chunking("deadline-fill:margin=p90", QUANTILES)
 
 
-requests = st.builds(
+requests = built(
     RequestView,
-    st.just(0),
-    st.just(0),
-    st.just(10),
-    slo_tpot_ns=st.none() | st.integers(1, 10**9),
-    tenant=st.sampled_from([None, "interactive", "batch", "other"]),
+    just(0),
+    just(0),
+    just(10),
+    slo_tpot_ns=maybe(whole(1, 10**9)),
+    tenant=pick(None, "interactive", "batch", "other"),
 )
 
 
-@quickly
-@given(requests, st.none() | st.integers(1, 1000))
+@cases(150, requests, maybe(whole(1, 1000)))
 def test_a_tenant_s_margin_comes_off_its_d(request: RequestView, tpot_ms: int | None) -> None:
     own = "" if tpot_ms is None else f"tpot={tpot_ms},"
     made = chunking(f"deadline-fill:{own}margins=interactive:2|batch:0.000001")
@@ -72,26 +70,24 @@ def test_without_end_there_is_no_deadline(tpot: str) -> None:
     assert made.grant(batch(50, None, remaining=7)) == Grant(7)
 
 
-@quickly
-@given(st.integers(0, 1 << 62), st.integers(1, 10**7), st.integers(1, 10**7), st.integers(1, 5000))
+@cases(150, whole(0, 1 << 62), whole(1, 10**7), whole(1, 10**7), whole(1, 5000))
 def test_however_far_the_deadline_no_more_than_cap_and_prompt(now: int, cap: int, remaining: int, n: int) -> None:
     made = chunking(f"deadline-fill:cap={cap}")
     assert made.grant(batch(n, 1 << 62, remaining, now)) == Grant(min(cap, remaining))
 
 
-@quickly
-@given(st.integers(1, 400), st.integers(-(10**12), 0), st.sampled_from(["0", "3", "7%"]))
+@cases(150, whole(1, 400), whole(-(10**12), 0), pick("0", "3", "7%"))
 def test_a_deadline_that_has_passed_leaves_a_decode_only_step(n: int, slack: int, margin: str) -> None:
     assert chunking(f"deadline-fill:margin={margin}").grant(batch(n, slack)) == Grant(0)
 
 
-@quickly
-@given(
-    st.integers(1, 400),
-    st.integers(-5 * MS, 30 * MS),
-    st.integers(0, 20),
-    st.integers(0, 40),
-    st.sampled_from(["0", "0.7", "7%"]),
+@cases(
+    150,
+    whole(1, 400),
+    whole(-5 * MS, 30 * MS),
+    whole(0, 20),
+    whole(0, 40),
+    pick("0", "0.7", "7%"),
 )
 def test_an_exception_overruns_by_a_bounded_time(n: int, slack: int, overrun: int, waited: int, margin: str) -> None:
     """§3.4: only after the wait, only where it helps, and the margin is kept even then."""

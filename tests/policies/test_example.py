@@ -11,7 +11,8 @@ from costmodels import LinearCost
 from policies import RequestView, load_plugin, parse_policy
 from policies.checks import check_policy
 from sim.engine import simulate
-from tests.policies.strategies import queues
+from tests.policies.strategies import queue
+from tests.seeded import seeded
 from traces.synthetic import generate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
@@ -24,7 +25,7 @@ def test_it_is_certified() -> None:
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(queues(min_size=2), st.integers(1, 8), st.integers(0, 20_000))
+@given(seeded(queue(min_size=2)), st.integers(1, 8), st.integers(0, 20_000))
 def test_a_long_prompt_is_overtaken_only_within_its_head_start(
     requests: list[RequestView], short: int, head_start: int
 ) -> None:

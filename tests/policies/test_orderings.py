@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels import CostModel, LinearCost, load_cost_model
@@ -15,15 +15,14 @@ from costmodels.jct import jct_model, ns_per_token
 from policies import Ordering, PolicyError, RequestView, parse_policy
 from policies.views import ServiceClass
 from tests.engine.costs import GrowingCost
-from tests.policies.strategies import MS, objectives, queues, request_views
-from tests.seeded import seeded
+from tests.policies.strategies import MS, objectives, queue, request_view
+from tests.seeded import built, cases, either, maybe, pick, whole
 
-quickly = settings(deadline=None, max_examples=150)
 NS = 10**9
 
-lams = st.one_of(
-    st.sampled_from(["0", "0.1", "0.333", "500", "1e-9", "2000", "1e22", "123456.789", "3e-300"]),
-    seeded(lambda rng: f"{rng.randint(1, 10 ** rng.randint(1, 24))}e-12"),
+lams = either(
+    pick("0", "0.1", "0.333", "500", "1e-9", "2000", "1e22", "123456.789", "3e-300"),
+    lambda rng: f"{rng.randint(1, 10 ** rng.randint(1, 24))}e-12",
 )
 
 
@@ -51,8 +50,7 @@ def test_lam_is_taken_as_typed(lam: str) -> None:
     assert made.key(RequestView(0, 10**18, 3)) / scale == 3 + Fraction(lam) * NS
 
 
-@quickly
-@given(lams, request_views(), request_views())
+@cases(150, lams, request_view(), request_view())
 def test_a_calibrated_key_is_work_plus_aged_arrival_exactly(lam: str, a: RequestView, b: RequestView) -> None:
     """§6.3 with the common clock taken out, up to one scale for all requests."""
     made, exact = calibrated(lam)
@@ -63,8 +61,7 @@ def test_a_calibrated_key_is_work_plus_aged_arrival_exactly(lam: str, a: Request
         assert Fraction(key, scale) == r.uncached_tokens + exact * Fraction(r.arrival_ns, NS)
 
 
-@quickly
-@given(lams, queues(), st.integers(0, 10**14))
+@cases(150, lams, queue(), whole(0, 10**14))
 def test_the_calibrated_order_is_the_paper_s_rescan_at_any_time(
     lam: str, requests: list[RequestView], now: int
 ) -> None:
@@ -77,8 +74,7 @@ def test_the_calibrated_order_is_the_paper_s_rescan_at_any_time(
     assert order(made.key, requests) == order(score, requests)
 
 
-@quickly
-@given(lams.filter(lambda lam: float(lam) > 0), queues(min_size=2))
+@cases(150, built(lambda lam: lam if lam != "0" else "0.2", lams), queue(min_size=2))
 def test_nobody_overtakes_by_more_than_lam_allows(lam: str, requests: list[RequestView]) -> None:
     """P3: j arrives after i and goes first only if the seconds between them weigh less than the work saved."""
     made, exact = calibrated(lam)
@@ -90,30 +86,25 @@ def test_nobody_overtakes_by_more_than_lam_allows(lam: str, requests: list[Reque
                 assert exact * Fraction(j.arrival_ns - i.arrival_ns, NS) <= saved
 
 
-@quickly
-@given(queues())
+@cases(150, queue())
 def test_the_limits_of_lam(requests: list[RequestView]) -> None:
     assert order(ordering("srjf-calibrated:lam=0").key, requests) == order(ordering("srjf-static").key, requests)
     assert order(ordering("srjf-calibrated:lam=inf").key, requests) == order(ordering("fcfs").key, requests)
     assert order(ordering("fcfs").key, requests) == [r.number for r in requests]
 
 
-@quickly
-@given(request_views())
+@cases(150, request_view())
 def test_static_work_is_what_the_cache_does_not_serve(request: RequestView) -> None:
     work = request.prompt_tokens + request.generated_tokens - request.cached_tokens
     assert ordering("srjf-static").key(request) == request.uncached_tokens == work > 0
 
 
-COSTS = st.sampled_from(
-    [LinearCost(step=5, prefill=0, per_token=7), GrowingCost(), LinearCost(), load_cost_model("sloweave-paper")]
-)
-TIMES = st.sampled_from(["linear", "attention", "perfect"])
+COSTS = pick(LinearCost(step=5, prefill=0, per_token=7), GrowingCost(), LinearCost(), load_cost_model("sloweave-paper"))
+TIMES = pick("linear", "attention", "perfect")
 LONGEST = 2000
 
 
-@quickly
-@given(lams, TIMES, COSTS, request_views(), request_views())
+@cases(150, lams, TIMES, COSTS, request_view(), request_view())
 def test_an_estimated_time_ages_by_what_a_token_takes(
     lam: str, jct: str, cost: CostModel, a: RequestView, b: RequestView
 ) -> None:
@@ -133,8 +124,7 @@ def test_an_estimated_time_ages_by_what_a_token_takes(
     assert [Fraction(key, scale) for key in keys] == [exact(a), exact(b)]
 
 
-@quickly
-@given(TIMES, COSTS, queues(), st.sampled_from(["0", "500", "inf"]))
+@cases(150, TIMES, COSTS, queue(), pick("0", "500", "inf"))
 def test_the_limits_of_lam_by_time(jct: str, cost: CostModel, requests: list[RequestView], lam: str) -> None:
     """λ = 0 is the static order, λ = inf fcfs; by its own time a linear cost model orders like uncached tokens."""
     made = ordering(f"srjf-calibrated:lam={lam},jct={jct},longest={LONGEST}")
@@ -184,8 +174,7 @@ def test_a_wrong_estimator_is_refused(wrong: str, says: str) -> None:
             ordering(f"{name}:{wrong}")
 
 
-@quickly
-@given(queues())
+@cases(150, queue())
 def test_longest_prefix_first(requests: list[RequestView]) -> None:
     made = ordering("lpm")
     assert order(made.key, requests) == order(lambda r: -r.cached_tokens, requests)
@@ -193,8 +182,7 @@ def test_longest_prefix_first(requests: list[RequestView]) -> None:
     assert order(made.key, cold) == order(ordering("fcfs").key, requests)
 
 
-@quickly
-@given(queues(), st.none() | st.integers(1, 10**6))
+@cases(150, queue(), maybe(whole(1, 10**6)))
 def test_edf_is_arrival_plus_objective(requests: list[RequestView], ttft_ms: int | None) -> None:
     """The policy's own objective before the request's; requests without one last, in order of arrival."""
     made = ordering("edf" if ttft_ms is None else f"edf:ttft={ttft_ms}")
@@ -206,7 +194,7 @@ def test_edf_is_arrival_plus_objective(requests: list[RequestView], ttft_ms: int
     assert order(made.key, requests) == order(deadline, requests)
 
 
-@given(queues())
+@cases(150, queue())
 def test_edf_without_end_is_fcfs(requests: list[RequestView]) -> None:
     assert order(ordering("edf:ttft=inf").key, requests) == order(ordering("fcfs").key, requests)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModel, LinearCost
 from costmodels.jct import jct_model
@@ -18,9 +17,9 @@ from policies import (
     parse_policy,
 )
 from tests.engine.costs import GrowingCost
-from tests.policies.strategies import MS, queues
+from tests.policies.strategies import MS, queue
+from tests.seeded import cases, maybe, pick, whole
 
-quickly = settings(deadline=None, max_examples=150)
 PAPER = LinearCost()
 
 
@@ -42,8 +41,7 @@ def same_order(made: Ordering, other: Ordering, requests: list[RequestView], now
     assert served(made, requests, now) == served(other, requests, now)
 
 
-@quickly
-@given(queues(), st.integers(0, 10**14))
+@cases(150, queue(), whole(0, 10**14))
 def test_hrrn_takes_the_highest_response_ratio(requests: list[RequestView], later: int) -> None:
     now = max(r.arrival_ns for r in requests) + later
 
@@ -54,8 +52,7 @@ def test_hrrn_takes_the_highest_response_ratio(requests: list[RequestView], late
     assert chosen.number == min(requests, key=lambda r: (-ratio(r), r.arrival_ns, r.number)).number
 
 
-@quickly
-@given(queues(), st.integers(0, 10**14))
+@cases(150, queue(), whole(0, 10**14))
 def test_hrrn_lies_between_short_first_and_fcfs(requests: list[RequestView], now: int) -> None:
     """Of equal waits the shortest goes first, of equal work the oldest; in a long queue the oldest in any case."""
     together = [r._replace(arrival_ns=7) for r in requests]
@@ -81,14 +78,14 @@ def test_hrrn_lets_nobody_starve() -> None:
         assert (taken > 0) == waits
 
 
-@quickly
-@given(
-    queues(),
-    st.integers(0, 10**11),
-    st.sampled_from([LinearCost(step=5, prefill=0, per_token=7), GrowingCost(), PAPER]),
-    st.none() | st.integers(1, 1000),
-    st.sampled_from(["1.0", "1.1", "5"]),
-    st.sampled_from(["linear", "attention", "perfect"]),
+@cases(
+    150,
+    queue(),
+    whole(0, 10**11),
+    pick(LinearCost(step=5, prefill=0, per_token=7), GrowingCost(), PAPER),
+    maybe(whole(1, 1000)),
+    pick("1.0", "1.1", "5"),
+    pick("linear", "attention", "perfect"),
 )
 def test_lars_takes_the_least_relative_slack(
     requests: list[RequestView], now: int, cost: CostModel, ttft_ms: int | None, stretch: str, jct: str
@@ -129,8 +126,7 @@ def test_lars_needs_a_cost_model() -> None:
 # k-LPM
 
 
-@quickly
-@given(queues(), st.integers(1, 5))
+@cases(150, queue(), whole(1, 5))
 def test_k_lpm_is_the_paper_s_loop(requests: list[RequestView], k: int) -> None:
     """Serve the oldest, then k - 1 times the one with the longest prefix."""
     waiting, loop = list(requests), []
@@ -142,8 +138,7 @@ def test_k_lpm_is_the_paper_s_loop(requests: list[RequestView], k: int) -> None:
     assert served(ordering(f"k-lpm:k={k}"), requests) == loop
 
 
-@quickly
-@given(queues(max_size=12), st.integers(1, 5), st.integers(0, 12), st.integers(0, 12))
+@cases(150, queue(max_size=12), whole(1, 5), whole(0, 12), whole(0, 12))
 def test_a_look_ahead_changes_nobody_s_turn(requests: list[RequestView], k: int, taken: int, ahead: int) -> None:
     queue = PolicyQueue(ordering(f"k-lpm:k={k}"))
     for request in requests:
@@ -155,16 +150,14 @@ def test_a_look_ahead_changes_nobody_s_turn(requests: list[RequestView], k: int,
     assert [queue.pop(0).number for _ in range(len(queue))] == expected[taken:]
 
 
-@quickly
-@given(queues())
+@cases(150, queue())
 def test_the_limits_of_k(requests: list[RequestView]) -> None:
     """With k = 1 it is fcfs; with k beyond the queue all after the first is lpm."""
     same_order(ordering("k-lpm:k=1"), ordering("fcfs"), requests)
     assert served(ordering("k-lpm:k=99"), requests)[1:] == served(ordering("lpm"), requests[1:])
 
 
-@quickly
-@given(queues(min_size=2, max_size=20), st.integers(1, 5))
+@cases(150, queue(min_size=2, max_size=20), whole(1, 5))
 def test_the_oldest_waits_for_fewer_than_k_others(requests: list[RequestView], k: int) -> None:
     """The bound that lpm lacks: of any k taken in a row one was the oldest."""
     order = served(ordering(f"k-lpm:k={k}"), requests)
@@ -195,14 +188,12 @@ def test_dfs_weight_walks_the_busiest_branch_first() -> None:
     assert served(ordering("dfs-weight"), requests) == [4, 2, 5, 1, 3, 0, 6]
 
 
-@quickly
-@given(queues())
+@cases(150, queue())
 def test_dfs_weight_without_cached_prefixes_is_fcfs(requests: list[RequestView]) -> None:
     same_order(ordering("dfs-weight"), ordering("fcfs"), [r._replace(cached_tokens=0) for r in requests])
 
 
-@quickly
-@given(queues())
+@cases(150, queue())
 def test_dfs_weight_is_the_walk_of_the_whole_tree(requests: list[RequestView]) -> None:
     """Its first is that of the recursive walk; a request without a tenant hangs under its session alone."""
     tree = [r._replace(session=(None, "a", "b")[r.number % 3]) for r in requests]
@@ -225,13 +216,12 @@ WEIGHTS = {"interactive": Fraction(3), "batch": Fraction("0.5"), None: Fraction(
 FAIR = "fair:weights=interactive:3|batch:0.5"
 
 
-@quickly
-@given(queues(min_size=2, max_size=40), st.data())
-def test_two_tenants_that_both_wait_get_their_shares(requests: list[RequestView], data: st.DataObject) -> None:
+@cases(150, queue(min_size=2, max_size=24), lambda rng: rng)
+def test_two_tenants_that_both_wait_get_their_shares(requests: list[RequestView], rng: random.Random) -> None:
     """Start-time fair queueing, theorem 1: over any time in which both wait, work by weight differs by two requests."""
     order = [requests[i] for i in served(ordering(FAIR), requests)]
     names = sorted({r.tenant for r in requests}, key=str)
-    a, b = data.draw(st.sampled_from(names)), data.draw(st.sampled_from(names))
+    a, b = rng.choice(names), rng.choice(names)
     last = min(max(i for i, r in enumerate(order) if r.tenant == t) for t in (a, b))
     for i in range(last + 1):
         for j in range(i, last + 1):
@@ -240,8 +230,7 @@ def test_two_tenants_that_both_wait_get_their_shares(requests: list[RequestView]
             assert abs(work[a] - work[b]) <= most[a] + most[b]
 
 
-@quickly
-@given(queues(max_size=20))
+@cases(150, queue(max_size=20))
 def test_a_tenant_s_own_requests_stay_in_order_and_one_tenant_is_fcfs(requests: list[RequestView]) -> None:
     order = served(ordering(FAIR), requests)
     for tenant in WEIGHTS:
@@ -300,8 +289,7 @@ def test_weights_that_cannot_be_used_are_refused(weights: str, says: str) -> Non
     assert "\n" not in str(e.value)
 
 
-@quickly
-@given(queues(), st.integers(1, 10), st.integers(0, 20))
+@cases(150, queue(), whole(1, 10), whole(0, 20))
 def test_a_long_request_is_passed_by_short_ones_for_a_while(requests: list[RequestView], short: int, wait: int) -> None:
     order = served(ordering(f"two-lane:short={short},wait={wait / MS:.6f}"), requests)
     rank = {number: i for i, number in enumerate(order)}
@@ -317,8 +305,7 @@ def test_a_long_request_is_passed_by_short_ones_for_a_while(requests: list[Reque
                 assert (rank[b.number] < rank[a.number]) == passes
 
 
-@quickly
-@given(queues(), st.integers(1, 10))
+@cases(150, queue(), whole(1, 10))
 def test_the_limits_of_two_lanes(requests: list[RequestView], short: int) -> None:
     by_lane = sorted(requests, key=lambda r: (r.uncached_tokens > short, r.arrival_ns, r.number))
     assert served(ordering(f"two-lane:short={short},wait=inf"), requests) == [r.number for r in by_lane]
@@ -326,8 +313,7 @@ def test_the_limits_of_two_lanes(requests: list[RequestView], short: int) -> Non
     same_order(ordering("two-lane:short=9999999"), ordering("fcfs"), requests)
 
 
-@quickly
-@given(queues(), st.integers(1, 1000), st.sampled_from(["0", "0.000001", "8", "0.1"]))
+@cases(150, queue(), whole(1, 1000), pick("0", "0.000001", "8", "0.1"))
 def test_qoserve_s_key_is_deadline_plus_weighted_work(requests: list[RequestView], ttft: int, alpha: str) -> None:
     made = ordering(f"qoserve:ttft={ttft},alpha={alpha}")
     for r in requests:
