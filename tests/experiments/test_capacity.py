@@ -4,7 +4,9 @@ import csv
 import json
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +29,8 @@ WAIT = 1.0
 
 CUSTOMERS, WARM_UP = 6_000, 300
 
+MD1 = Design(Grid.around(0.5, 0.01), 256, CUSTOMERS - WARM_UP)
+
 Attainment = Callable[[float, int], float]
 """Of a rate and a seed."""
 
@@ -36,10 +40,15 @@ def md1_capacity(level: float) -> float:
     return float(optimize.brentq(lambda load: md1_wait_at_most(WAIT, load) - level, 0.01, 0.95))
 
 
+@lru_cache(maxsize=MD1.seeds)
+def drawn_gaps(first_seed: int, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return gaps at load 1, which a search draws at every rate."""
+    return np.random.default_rng([first_seed, seed]).exponential(1.0, CUSTOMERS)
+
+
 def md1(load: float, seed: int, service: float = 1.0, first_seed: int = 0) -> float:
     """Return the share of customers whose sojourn is at most ``WAIT`` + 1, of an M/D/1 queue by Lindley's recursion."""
-    gaps = np.random.default_rng([first_seed, seed]).exponential(1 / load, CUSTOMERS)
-    walk = np.cumsum(service - gaps)
+    walk = np.cumsum(service - drawn_gaps(first_seed, seed) / load)
     wait = walk - np.minimum.accumulate(np.minimum(walk, 0.0))
     return float((wait[WARM_UP:] + service <= WAIT + 1.0).mean())
 
@@ -58,9 +67,6 @@ def ends(design: Design, found: Capacity) -> tuple[float, float]:
     assert found.holds is not None
     assert found.breaks is not None
     return design.grid.rate(found.holds), design.grid.rate(found.breaks)
-
-
-MD1 = Design(Grid.around(0.5, 0.01), 256, CUSTOMERS - WARM_UP)
 
 
 def test_the_interval_holds_the_capacity_of_md1_and_none_of_a_queue_that_is_3_percent_slower() -> None:
