@@ -50,6 +50,11 @@ def whole(low: int, high: int) -> Maker:
     return lambda rng: rng.randint(low, high)
 
 
+def wide(high: int) -> Maker:
+    """Make an integer from 0 to ``high`` of any number of digits, so that small ones are as frequent as large ones."""
+    return lambda rng: rng.randint(0, min(high, 10 ** rng.randint(0, len(str(high)))))
+
+
 def pick(*values: object) -> Maker:
     """Make one of some values."""
     return lambda rng: rng.choice(values)

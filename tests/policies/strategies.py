@@ -26,7 +26,7 @@ def request_view(number: int = 0, preempted: bool = True) -> Maker:
         generated = rng.randint(0, 3) if preempted else 0
         return RequestView(
             number,
-            rng.randint(0, rng.choice((20, 10**13))),
+            rng.randint(0, rng.choice((20, 10**6, 10**13))),
             prompt,
             rng.randint(0, prompt + generated - 1),
             generated,

@@ -12,7 +12,7 @@ from costmodels import CostModelError, LinearCost, with_margin
 from policies import BatchView, Candidate, Chunking, Grant, PolicyError, RequestView, parse_policy
 from policies.views import ServiceClass
 from tests.policies.strategies import MS
-from tests.seeded import built, cases, just, maybe, pick, whole
+from tests.seeded import built, cases, just, maybe, pick, whole, wide
 
 PAPER = LinearCost()
 QUANTILES = LinearCost(residual_quantiles={"0.5": 0, "0.99": 730_000})
@@ -29,7 +29,7 @@ def batch(n: int, slack: int | None, remaining: int = 100_000, now: int = 0, wai
     return BatchView(now, n, 100 * n, 100, None if slack is None else now + slack, (candidate,), 0)
 
 
-@cases(150, whole(1, 300), whole(0, 40 * MS), pick("p50", "p99"))
+@cases(150, whole(1, 300), wide(40 * MS), pick("p50", "p99"))
 def test_a_quantile_margin_is_the_model_s_own(n: int, slack: int, quantile: str) -> None:
     extra = {"p50": 0, "p99": 730_000}[quantile]
     tokens = chunking(f"deadline-fill:margin={quantile}", QUANTILES).grant(batch(n, slack)).tokens
@@ -70,13 +70,13 @@ def test_without_end_there_is_no_deadline(tpot: str) -> None:
     assert made.grant(batch(50, None, remaining=7)) == Grant(7)
 
 
-@cases(150, whole(0, 1 << 62), whole(1, 10**7), whole(1, 10**7), whole(1, 5000))
+@cases(150, wide(1 << 62), built(lambda n: n + 1, wide(10**7)), built(lambda n: n + 1, wide(10**7)), whole(1, 5000))
 def test_however_far_the_deadline_no_more_than_cap_and_prompt(now: int, cap: int, remaining: int, n: int) -> None:
     made = chunking(f"deadline-fill:cap={cap}")
     assert made.grant(batch(n, 1 << 62, remaining, now)) == Grant(min(cap, remaining))
 
 
-@cases(150, whole(1, 400), whole(-(10**12), 0), pick("0", "3", "7%"))
+@cases(150, whole(1, 400), built(lambda n: -n, wide(10**12)), pick("0", "3", "7%"))
 def test_a_deadline_that_has_passed_leaves_a_decode_only_step(n: int, slack: int, margin: str) -> None:
     assert chunking(f"deadline-fill:margin={margin}").grant(batch(n, slack)) == Grant(0)
 

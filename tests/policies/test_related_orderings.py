@@ -18,7 +18,7 @@ from policies import (
 )
 from tests.engine.costs import GrowingCost
 from tests.policies.strategies import MS, queue
-from tests.seeded import cases, maybe, pick, whole
+from tests.seeded import cases, maybe, pick, whole, wide
 
 PAPER = LinearCost()
 
@@ -41,7 +41,7 @@ def same_order(made: Ordering, other: Ordering, requests: list[RequestView], now
     assert served(made, requests, now) == served(other, requests, now)
 
 
-@cases(150, queue(), whole(0, 10**14))
+@cases(150, queue(), wide(10**14))
 def test_hrrn_takes_the_highest_response_ratio(requests: list[RequestView], later: int) -> None:
     now = max(r.arrival_ns for r in requests) + later
 
@@ -52,7 +52,7 @@ def test_hrrn_takes_the_highest_response_ratio(requests: list[RequestView], late
     assert chosen.number == min(requests, key=lambda r: (-ratio(r), r.arrival_ns, r.number)).number
 
 
-@cases(150, queue(), whole(0, 10**14))
+@cases(150, queue(), wide(10**14))
 def test_hrrn_lies_between_short_first_and_fcfs(requests: list[RequestView], now: int) -> None:
     """Of equal waits the shortest goes first, of equal work the oldest; in a long queue the oldest in any case."""
     together = [r._replace(arrival_ns=7) for r in requests]
@@ -81,7 +81,7 @@ def test_hrrn_lets_nobody_starve() -> None:
 @cases(
     150,
     queue(),
-    whole(0, 10**11),
+    wide(10**11),
     pick(LinearCost(step=5, prefill=0, per_token=7), GrowingCost(), PAPER),
     maybe(whole(1, 1000)),
     pick("1.0", "1.1", "5"),
