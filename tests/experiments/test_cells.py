@@ -130,10 +130,9 @@ def test_the_key_is_the_same_in_every_process_and_for_every_hash_seed() -> None:
         f"for key, value in {BASE!r}.items(): d.put(key, value, 'test')\n"
         "print(plan(d).cells[0].key)"
     )
-    for hash_seed in ("0", "1"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == cell().key
+    environment = {**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == cell().key
 
 
 json_values = st.recursive(
