@@ -17,7 +17,7 @@ from experiments.axes import only_cell, plan
 from experiments.config import ConfigError, Draft
 from experiments.recorded import Recorded, read_recorded
 from experiments.run import run_info, simulate_cell
-from experiments.why.again import CannotRemake, remake
+from experiments.why.again import CannotRemake, Remade, remake
 from experiments.why.reasons import (
     AGAIN,
     BEFORE,
@@ -34,6 +34,7 @@ from experiments.why.stories import Why, explain, schedule_of
 from policies.units import MS
 from sim.batches import batch_table
 from sim.provenance import provenance
+from sim.records import Tables
 from sim.store import write_run
 from tests.experiments.conftest import Cli
 from tests.experiments.runs import SCARCE, stored, swept
@@ -77,11 +78,21 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
     return values
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(configurations())
-def test_every_moment_before_the_start_has_one_reason(values: dict[str, Any]) -> None:
+def test_a_run_is_explained(values: dict[str, Any]) -> None:
     with TemporaryDirectory() as folder:
-        why = explained(Path(folder), **values)
+        tables = stored(Path(folder), **values)
+        run = read_recorded(Path(folder))
+        why = explain(run)
+        again = remake(run)
+    every_moment_before_the_start_has_one_reason(why)
+    waiting_and_prefilling_make_the_time_to_first_token(why)
+    those_who_wait_are_the_ones_that_the_engine_counted(why)
+    each_reason_holds(values, tables, why, again)
+
+
+def every_moment_before_the_start_has_one_reason(why: Why) -> None:
     assert why.note is None
     requests = why.requests
     started = requests["first_scheduled_ns"] >= 0
@@ -89,11 +100,7 @@ def test_every_moment_before_the_start_has_one_reason(values: dict[str, Any]) ->
     assert (waited[started] == (requests["first_scheduled_ns"] - requests["arrival_ns"])[started]).all()
 
 
-@settings(max_examples=15, deadline=None)
-@given(configurations())
-def test_waiting_and_prefilling_make_the_time_to_first_token(values: dict[str, Any]) -> None:
-    with TemporaryDirectory() as folder:
-        why = explained(Path(folder), **values)
+def waiting_and_prefilling_make_the_time_to_first_token(why: Why) -> None:
     requests = why.requests
     for lane in why.lanes:
         spans = np.diff(lane.edges)
@@ -108,11 +115,7 @@ def test_waiting_and_prefilling_make_the_time_to_first_token(values: dict[str, A
             assert why.waited[:, r].sum() + prefilling == requests["ttft_ns"][r]
 
 
-@settings(max_examples=15, deadline=None)
-@given(configurations())
-def test_those_who_wait_are_the_ones_that_the_engine_counted(values: dict[str, Any]) -> None:
-    with TemporaryDirectory() as folder:
-        why = explained(Path(folder), **values)
+def those_who_wait_are_the_ones_that_the_engine_counted(why: Why) -> None:
     for lane in why.lanes:
         waiting = np.zeros(lane.size + 1, dtype=np.int64)
         for stay in lane.stays:
@@ -128,15 +131,8 @@ def test_those_who_wait_are_the_ones_that_the_engine_counted(values: dict[str, A
         assert (counted == lane.steps["waiting"])[steady].all()
 
 
-@settings(max_examples=20, deadline=None)
-@given(configurations())
-def test_each_reason_holds(values: dict[str, Any]) -> None:
+def each_reason_holds(values: dict[str, Any], tables: Tables, why: Why, again: Remade) -> None:
     """Checked against the batches, which the reasons were not found from."""
-    with TemporaryDirectory() as folder:
-        tables = stored(Path(folder), **values)
-        run = read_recorded(Path(folder))
-        why = explain(run)
-        again = remake(run)
     batches = batch_table(tables)
     size = len(tables.steps["start_ns"])
     members = np.bincount(batches["step"], minlength=size)
