@@ -107,7 +107,7 @@ def _tables(n: int, n_steps: int, seed: int) -> tuple[Columns, Columns]:
 def _trace(n: int, seed: int) -> Trace:
     """Make a small trace with bursts, idle gaps and one-token outputs."""
     rng = np.random.default_rng(seed)
-    gaps = np.where(rng.random(n) < 0.1, 5000, rng.integers(0, rng.choice([1, 60, 200]), n))
+    gaps = np.where(rng.random(n) < 0.1, 1500, rng.integers(0, rng.choice([1, 60, 200]), n))
     outputs = np.where(rng.random(n) < 0.2, 1, rng.integers(1, 60, n))
     own = {}
     if rng.random() < 0.5:

@@ -88,11 +88,12 @@ def test_over_time_averages_each_nanosecond(run: tuple[Trace, Tables, Objectives
     end = int((steps["start_ns"] + steps["duration_ns"]).max())
     expected = {name: np.zeros(end) for name in ("queue", "batch", "utilisation")}
     replicas = len(set(steps["replica"].tolist()))
-    for k in range(len(steps["start_ns"])):
-        during = slice(steps["start_ns"][k], steps["start_ns"][k] + steps["duration_ns"][k])
-        expected["queue"][during] += steps["waiting"][k]
-        expected["batch"][during] += steps["n_decode"][k] + steps["n_prefill"][k]
-        expected["utilisation"][during] += steps["busy_ns"][k] / steps["duration_ns"][k] / replicas
+    columns = ("start_ns", "duration_ns", "waiting", "n_decode", "n_prefill", "busy_ns")
+    for start, ns, waiting, n_decode, n_prefill, busy in zip(*(steps[c].tolist() for c in columns), strict=True):
+        during = slice(start, start + ns)
+        expected["queue"][during] += waiting
+        expected["batch"][during] += n_decode + n_prefill
+        expected["utilisation"][during] += busy / ns / replicas
     assert series["start_ns"][0] == begin
     assert series["end_ns"][-1] == end
     assert (series["start_ns"][1:] == series["end_ns"][:-1]).all()

@@ -78,7 +78,7 @@ class Pair:
         self.watched = hits
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(
     content_traces(st.integers(1, 5)),
     st.integers(0, 20),
