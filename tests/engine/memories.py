@@ -140,7 +140,7 @@ CROWD_POLICIES = either(
 )
 
 
-def crowded_runs() -> st.SearchStrategy[Run]:
+def crowded_runs(policies: Maker = CROWD_POLICIES) -> st.SearchStrategy[Run]:
     """Draw a run of many requests at once that outgrow the pool, so that most are preempted, some several times."""
 
     def make(drawn: tuple[Trace, int], policy: str, seed: int) -> Run:
@@ -156,4 +156,4 @@ def crowded_runs() -> st.SearchStrategy[Run]:
             pool(drawn, rng.randint(0, 4), rng.random() < 0.5),
         )
 
-    return st.builds(make, content_traces(blocks, 14), seeded(CROWD_POLICIES), seeds)
+    return st.builds(make, content_traces(blocks, 14), seeded(policies), seeds)

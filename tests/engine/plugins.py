@@ -89,3 +89,14 @@ class Pair(Chunking):
         first, *rest = batch.candidates
         extra = [c.remaining for c in rest if c.remaining < first.remaining]
         return Grant(first.remaining + sum(extra[:1]) // 2, prefills=2 if extra else 1)
+
+
+@register
+class Capped(Chunking):
+    """Some tokens for each of up to three prefills, fewer beside some batches, where started ones have to pause."""
+
+    name = "test-capped"
+    lookahead = 3
+
+    def grant(self, batch: BatchView) -> Grant:
+        return Grant(12, 1 if batch.n_decode % 2 else 3, cap=4)

@@ -193,10 +193,10 @@ ANY_CHUNKING = either(
     # Twice as often, for they have the most to get wrong.
     CHUNKINGS["token-budget"],
     CHUNKINGS["deadline-fill"],
-    pick("test-learning:start=8", "test-pair"),
+    pick("test-learning:start=8", "test-pair", "test-capped"),
 )
 chunkings = seeded(ANY_CHUNKING)
-"""Every built-in chunking, and two of the tests' own."""
+"""Every built-in chunking, and three of the tests' own."""
 
 ACTIONS = pick(None, "reject", "redirect")
 

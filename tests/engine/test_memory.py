@@ -9,6 +9,7 @@ from tests.engine.compare import assert_same_run
 from tests.engine.memories import ONE_TOKEN, PIPELINES, crowded_runs, pool_runs, store_runs
 from tests.engine.naive import naive
 from tests.engine.strategies import Run
+from tests.seeded import just
 
 quietly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -19,6 +20,12 @@ def test_vllm_s_pool(run: Run) -> None:
     stepwise = run.simulate(stretch=False)
     assert_same_run(stepwise, naive(run))
     assert_same_run(run.simulate(), stepwise)
+
+
+@settings(quietly, max_examples=60)
+@given(crowded_runs(just("fcfs+test-capped")))
+def test_prefills_that_pause_need_no_blocks(run: Run) -> None:
+    assert_same_run(run.simulate(), naive(run))
 
 
 @settings(quietly, max_examples=100)
