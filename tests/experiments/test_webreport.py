@@ -442,7 +442,7 @@ def test_the_file_plans_the_very_sweep_again(axes: dict[str, Any], values: dict[
     assert again == [cell["key"] for cell in json.loads((tmp_path / "sweep" / "sweep.json").read_text())["cells"]]
 
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+TEXTS = st.text(st.sampled_from('\x00\x1f\x7f"\\\n.# é') | st.characters(exclude_categories=["Cs"]), max_size=5)
 
 SCALARS = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | TEXTS
 
