@@ -50,9 +50,10 @@ def whole(low: int, high: int) -> Maker:
     return lambda rng: rng.randint(low, high)
 
 
-def wide(high: int) -> Maker:
-    """Make an integer from 0 to ``high`` of any number of digits, so that small ones are as frequent as large ones."""
-    return lambda rng: rng.randint(0, min(high, 10 ** rng.randint(0, len(str(high)))))
+def wide(high: int, low: int = 0) -> Maker:
+    """Make an integer from ``low`` to ``high`` that differs from ``low`` in any number of digits."""
+    span = high - low
+    return lambda rng: low + rng.randint(0, min(span, 10 ** rng.randint(0, len(str(span)))))
 
 
 def pick(*values: object) -> Maker:

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from policies import RequestView, registry
-from tests.seeded import Maker
+from tests.seeded import Maker, wide
 
 MS = 1_000_000
 
@@ -26,12 +26,12 @@ def request_view(number: int = 0, preempted: bool = True) -> Maker:
         generated = rng.randint(0, 3) if preempted else 0
         return RequestView(
             number,
-            rng.randint(0, rng.choice((20, 10**6, 10**13))),
+            wide(10**13)(rng),
             prompt,
             rng.randint(0, prompt + generated - 1),
             generated,
-            rng.choice((None, rng.randint(1, 10**10))),
-            rng.choice((None, rng.randint(1, 10**10))),
+            rng.choice((None, wide(10**10, 1)(rng))),
+            rng.choice((None, wide(10**10, 1)(rng))),
             rng.choice((None, *TENANTS)),
         )
 
