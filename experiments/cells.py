@@ -247,6 +247,8 @@ class Cell:
 
 def jsonable(value: Any) -> Any:
     """Return ``value`` with JSON types only: NaN becomes null, infinities text, tuples lists."""
+    if value is None or type(value) in (str, int, bool):
+        return value
     if isinstance(value, dict):
         return {str(k): jsonable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -104,15 +104,21 @@ class PolicyQueue:
 
     def _settle(self) -> None:
         """Give the fresh entries a place: few in the heap, many in the run."""
-        fresh, heap = self._fresh, self._heap
-        if len(heap) + len(fresh) <= LEAST_MERGED + len(self._run) // MERGED_AT:
+        run, heap, fresh = self._run, self._heap, self._fresh
+        if len(heap) + len(fresh) <= LEAST_MERGED + len(run) // MERGED_AT:
             for entry in fresh:
                 heappush(heap, entry)
+        elif len(run) + len(heap) > len(fresh):
+            self._merge(fresh)
         else:
+            fresh += run
+            fresh += heap
+            heap.clear()
+            run.clear()
             # Two stable sorts by numbers take a fifth of the time of one by whole entries.
             fresh.sort(key=_ARRIVAL)
             fresh.sort(key=_KEY)
-            self._merge(fresh)
+            run.extend(fresh)
         fresh.clear()
 
     def _push(self, key: int, request: RequestView) -> None:
