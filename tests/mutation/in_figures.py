@@ -56,7 +56,7 @@ MUTANTS = [
         "a float P99 is compared as the fraction it stands for",
     ),
     Mutant(METRICS, "- bound, nan=0.0))", "- bound, nan=1.0))", "one output token meets any TPOT objective"),
-    Mutant(METRICS, "ttft[ttft != NULL], 50, 90, 99", "ttft[ttft != NULL], 50, 99, 90", "P90 is P90"),
+    Mutant(METRICS, "*percentiles(values, qs)]", "*percentiles(values, qs[::-1])]", "a percentile has its own name"),
     Mutant(METRICS, "percentiles(p99, [99])[0] / MS", "percentiles(p99, [50])[0] / MS", "P99 over requests"),
     Mutant(METRICS, "np.maximum(excess[finished], 0.0)", "excess[finished]", "who is early is not late"),
     Mutant(
