@@ -86,22 +86,20 @@ def test_over_time_averages_each_nanosecond(run: tuple[Trace, Tables, Objectives
         return
     begin = int(requests["arrival_ns"][0])
     end = int((steps["start_ns"] + steps["duration_ns"]).max())
-    expected = {name: np.zeros(end) for name in ("queue", "batch", "utilisation")}
-    replicas = len(set(steps["replica"].tolist()))
-    columns = ("start_ns", "duration_ns", "waiting", "n_decode", "n_prefill", "busy_ns")
-    for start, ns, waiting, n_decode, n_prefill, busy in zip(*(steps[c].tolist() for c in columns), strict=True):
-        during = slice(start, start + ns)
-        expected["queue"][during] += waiting
-        expected["batch"][during] += n_decode + n_prefill
-        expected["utilisation"][during] += busy / ns / replicas
+    start, ns = steps["start_ns"], steps["duration_ns"]
+    levels = {
+        "queue": steps["waiting"],
+        "batch": steps["n_decode"] + steps["n_prefill"],
+        "utilisation": steps["busy_ns"] / np.maximum(ns, 1) / len(set(steps["replica"].tolist())),
+    }
     assert series["start_ns"][0] == begin
     assert series["end_ns"][-1] == end
     assert (series["start_ns"][1:] == series["end_ns"][:-1]).all()
-    for name, values in expected.items():
-        for i in range(bins):
-            a, b = series["start_ns"][i], series["end_ns"][i]
-            mean = values[a:b].mean() if b > a else 0.0
-            assert series[name][i] == pytest.approx(mean, rel=1e-9, abs=1e-9)
+    for a, b, *means in zip(*(series[c].tolist() for c in ("start_ns", "end_ns", *levels)), strict=True):
+        shared = np.clip(np.minimum(start + ns, b) - np.maximum(start, a), 0, None)
+        for level, mean in zip(levels.values(), means, strict=True):
+            assert mean == pytest.approx(float((level * shared).sum()) / max(b - a, 1), rel=1e-9, abs=1e-9)
+    assert len(series["start_ns"]) == bins
 
 
 def test_time_needs_a_bin() -> None:
