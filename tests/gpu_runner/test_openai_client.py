@@ -264,6 +264,8 @@ def test_metrics_of_a_client_equal_a_loop_over_its_tokens(
     means = [(np.mean(g[1:]) if g[1:] else 0.0) for g in done]
     met = sum(tpot is None or mean <= tpot for mean in means)
     border = sum(tpot is not None and abs(mean - tpot) * MS < 1e-3 + slack * MS * MS for mean in means)
+    timed = [np.mean(g[1:]) for _, g, *_ in drawn if g[1:]]
+    assert summary["tpot_mean_ms"] == (pytest.approx(np.mean(timed) / MS, abs=slack) if timed else None)
     attained = round((summary["slo_attainment"] or 0) * n)
     assert abs(attained - met) <= border
     known = all(c is not None for _, g, finished, c in drawn if finished and g)
