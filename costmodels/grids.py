@@ -101,7 +101,7 @@ class Grid:
         return np.asarray(np.add.accumulate(weight * self.time.ravel()[index])[-1] * beyond)
 
     def _at(self, point: list[float]) -> float:
-        """Return the time at one point, digit by digit a batch's; arrays of one take ten times as long."""
+        """Return the time at one point, digit by digit a batch's, without making arrays of one."""
         axes, times = self._plain
         beyond, corners = 1.0, [(1.0, 0)]
         for axis, x in zip(axes, point, strict=True):

@@ -1,4 +1,4 @@
-"""Values that a seed decides: Hypothesis draws the seed, at a tenth of the cost of drawing each value."""
+"""Values that a seed decides: Hypothesis draws the seed, which costs less than drawing each value."""
 
 from __future__ import annotations
 
