@@ -28,6 +28,7 @@ from sim.gate import Gate
 from sim.inbox import Inbox
 from sim.kvcache import KVCache, NullCache
 from sim.least import FAR
+from sim.numbers import as_list
 from sim.objectives import Objectives
 from sim.paging import ENDING, Paging, Victim
 from sim.records import CHUNK_COLUMNS, LoggedRun, RunLog, pack_step
@@ -116,8 +117,8 @@ class Engine:
         one_at_a_time = self.cache.tracks and not self.cache.paged
         seats = policy.chunking.seat_limit(1 if one_at_a_time else self.limits.max_num_seqs)
         self._seats = FAR if seats is None else seats
-        self._prompts: list[int] = trace.prompt_tokens.tolist()
-        self._totals: list[int] = (trace.prompt_tokens + trace.output_tokens).tolist()
+        self._prompts = as_list(trace.prompt_tokens)
+        self._totals = as_list(trace.prompt_tokens + trace.output_tokens)
         # What a request prefills: its prompt, and after a preemption its outputs so far.
         self._goals = list(self._prompts)
         self._computed = [0] * len(trace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sim.blocks import PrefixTable, too_long
 from sim.content import ContentTree
 from sim.least import FAR
+from sim.numbers import as_list
 from sim.runs import FreeRuns, Run, RunStretch
 
 
@@ -50,8 +51,8 @@ class BlockPool(PrefixTable[RunStretch]):
         self.stall_ns = 0
         self._caching = prefix_cache
         self._max_input = max_input
-        self._prompts: list[int] = tree.trace.prompt_tokens.tolist()
-        self._outputs: list[int] = tree.trace.output_tokens.tolist()
+        self._prompts = as_list(tree.trace.prompt_tokens)
+        self._outputs = as_list(tree.trace.output_tokens)
         self._blank = self.capacity  # free blocks without content
         self._unheld = FreeRuns()
         self._holdings: dict[int, _Holding] = {}

@@ -7,6 +7,7 @@ from typing import Literal
 
 from sim.blocks import too_long
 from sim.content import ContentTree
+from sim.numbers import as_list
 from sim.prefixlru import PrefixLru
 
 Suffix = Literal["keep", "discard", "offload"]
@@ -96,8 +97,8 @@ class PrefixStore:
         self._link = cpu
         self._discards = suffix == "discard"
         self._max_input = max_input
-        self._prompts: list[int] = tree.trace.prompt_tokens.tolist()
-        self._outputs: list[int] = tree.trace.output_tokens.tolist()
+        self._prompts = as_list(tree.trace.prompt_tokens)
+        self._outputs = as_list(tree.trace.output_tokens)
         self._pinned: dict[int, int] = {}
         self._coming: _Transfer | None = None
         self._watched: set[int] = set()

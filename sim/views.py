@@ -8,6 +8,7 @@ from itertools import chain, count, repeat
 
 from policies.views import RequestView
 from sim.least import FAR
+from sim.numbers import as_list
 from sim.objectives import Objectives
 from traces.schema import NONE, IntArray, Trace
 
@@ -21,7 +22,7 @@ def request_views(trace: Trace, objectives: Objectives) -> Iterator[RequestView]
     tpot = own_or_default(trace.slo_tpot_ns, objectives.deadline_ns)
     tenant = repeat(None) if trace.tenant is None else trace.tenant.tolist()
     session = repeat(None) if trace.session is None else trace.session.tolist()
-    arrival, prompt = trace.arrival_ns.tolist(), trace.prompt_tokens.tolist()
+    arrival, prompt = trace.arrival_ns.tolist(), as_list(trace.prompt_tokens)
     columns = zip(count(), arrival, prompt, repeat(0), repeat(0), ttft, tpot, tenant, session, strict=False)
     return chain(map(partial(tuple.__new__, RequestView), columns), [RequestView(len(trace), FAR, 1)])
 
