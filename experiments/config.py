@@ -334,6 +334,8 @@ class Draft:
                 if not isinstance(at, dict):
                     raise ConfigError(f"{self.origin(key)}: {table} is a value, not a table, so {key} cannot be set")
             at[leaf] = value
+        for key in [k for k in nested if k not in Config.model_fields][1:]:
+            del nested[key]  # one is told of, and pydantic takes long over many
         try:
             config = Config.model_validate(nested)
         except ValidationError as e:
