@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import strategies as st
 
 from costmodels.prefill import PipelineCost
 from sim.engine import Limits
 from sim.memory import Memory
 from tests.engine import strategies
 from tests.engine.strategies import Run
-from tests.seeded import Maker, built, either, just, maybe, rarely, seeded, seeds, whole
-from tests.sim.contents import content_traces
+from tests.seeded import Maker, built, either, just, maybe, pick, rarely, whole
+from tests.sim import contents
 from traces import NONE, Trace
 
-blocks = st.sampled_from([1, 2, 3, 4, 7, 16])
+BLOCKS = pick(1, 2, 3, 4, 7, 16)
 ANY_OUTPUT, ONE_TOKEN = (0.0, 0.2, 0.0, 1.0), (1.0,)
 """Shares of the requests whose output is one token."""
 
@@ -31,10 +30,10 @@ PIPELINES = built(
 
 
 def timed(
-    drawn: tuple[Trace, int], seed: int, gaps: Sequence[int], idle: float, one_token: float, longer: int
+    made: tuple[Trace, int], seed: int, gaps: Sequence[int], idle: float, one_token: float, longer: int
 ) -> tuple[Trace, int]:
     """Give a trace arrivals of all kinds, outputs that may be ``longer`` blocks, and some objectives and tenants."""
-    trace, block = drawn
+    trace, block = made
     rng = np.random.default_rng(seed)
     n = len(trace)
     between = rng.integers(0, rng.choice(gaps) + 1, n)
@@ -51,16 +50,16 @@ def timed(
     return replace(trace, **columns), block
 
 
-def contents(one_token: Sequence[float], max_size: int = 14) -> st.SearchStrategy[tuple[Trace, int]]:
-    """Draw a trace with shared prompts and the block size that its lengths lie around."""
+def shared(one_token: Sequence[float]) -> Maker:
+    """Make a trace with shared prompts and the block size that its lengths lie around."""
 
-    def make(drawn: tuple[Trace, int], seed: int) -> tuple[Trace, int]:
-        rng = random.Random(seed)
+    def make(rng: random.Random) -> tuple[Trace, int]:
+        made, seed = contents.contents(BLOCKS, 14)(rng), rng.getrandbits(64)
         return timed(
-            drawn, seed, [0, 4, 30, 120, 400], rng.choice([0.0, 0.0, 0.2]), rng.choice(one_token), rng.randint(0, 6)
+            made, seed, [0, 4, 30, 120, 400], rng.choice([0.0, 0.0, 0.2]), rng.choice(one_token), rng.randint(0, 6)
         )
 
-    return st.builds(make, content_traces(blocks, max_size), seeds)
+    return make
 
 
 def largest(trace: Trace, block: int) -> int:
@@ -68,9 +67,9 @@ def largest(trace: Trace, block: int) -> int:
     return -(-int((trace.prompt_tokens + trace.output_tokens - 1).max()) // block)
 
 
-def pool(drawn: tuple[Trace, int], spare: int, prefix_cache: bool) -> Memory:
+def pool(made: tuple[Trace, int], spare: int, prefix_cache: bool) -> Memory:
     """Return a pool that holds the largest request and ``spare`` blocks, which for others may be too few."""
-    trace, block = drawn
+    trace, block = made
     return Memory(blocks=max(2, largest(trace, block) + 1 + spare), block_size=block, prefix_cache=prefix_cache)
 
 
@@ -79,28 +78,28 @@ SPARE = either(whole(-1, 6), whole(0, 30), just(2000))
 
 
 def pool_runs(
-    policy: st.SearchStrategy[str] = strategies.policies,
+    policy: Maker = strategies.POLICIES,
     cost: Maker = strategies.COSTS,
     one_token: Sequence[float] = ANY_OUTPUT,
-) -> st.SearchStrategy[Run]:
-    """Draw a run with vLLM's pool."""
+) -> Maker:
+    """Make a run with vLLM's pool."""
 
-    def make(drawn: tuple[Trace, int], text: str, seed: int) -> Run:
-        rng = random.Random(seed)
+    def make(rng: random.Random) -> Run:
+        made, text = shared(one_token)(rng), policy(rng)
         return Run(
-            drawn[0],
+            made[0],
             text,
             cost(rng),
             maybe(strategies.COSTS)(rng),
             maybe(strategies.OBJECTIVES)(rng),
             Limits(strategies.seats(text, rng), rarely(whole(10, 120))(rng), rarely(whole(100, 4000))(rng)),
-            pool(drawn, SPARE(rng), rng.random() < 0.75),
+            pool(made, SPARE(rng), rng.random() < 0.75),
         )
 
-    return st.builds(make, contents(one_token), policy, seeds)
+    return make
 
 
-def store(drawn: tuple[Trace, int], rng: random.Random) -> Memory:
+def store(block: int, rng: random.Random) -> Memory:
     """Return PrefillOnly's store, with a link to CPU memory on the scale of a step."""
     suffix = rng.choice(["keep", "discard", "offload"])
     link = {}
@@ -111,25 +110,25 @@ def store(drawn: tuple[Trace, int], rng: random.Random) -> Memory:
             "pcie_bytes_per_s": 10**9 * rng.randint(1, 8) // 4,
             "pcie_latency_ns": rng.randint(0, 40),
         }
-    return Memory(regime="store", blocks=rng.randint(0, 30), block_size=drawn[1], suffix=suffix, **link)
+    return Memory(regime="store", blocks=rng.randint(0, 30), block_size=block, suffix=suffix, **link)
 
 
-def store_runs(cost: Maker = strategies.COSTS) -> st.SearchStrategy[Run]:
-    """Draw a run of one-token requests with PrefillOnly's store."""
+def store_runs(cost: Maker = strategies.COSTS) -> Maker:
+    """Make a run of one-token requests with PrefillOnly's store."""
 
-    def make(drawn: tuple[Trace, int], policy: str, seed: int) -> Run:
-        rng = random.Random(seed)
+    def make(rng: random.Random) -> Run:
+        trace, block = shared(ONE_TOKEN)(rng)
         return Run(
-            drawn[0],
-            policy,
+            trace,
+            strategies.POLICIES(rng),
             cost(rng),
             maybe(strategies.COSTS)(rng),
             maybe(strategies.OBJECTIVES)(rng),
             Limits(None, rarely(whole(10, 120))(rng), rarely(whole(100, 4000))(rng)),
-            store(drawn, rng),
+            store(block, rng),
         )
 
-    return st.builds(make, contents(ONE_TOKEN), strategies.policies, seeds)
+    return make
 
 
 CROWD_POLICIES = either(
@@ -140,20 +139,19 @@ CROWD_POLICIES = either(
 )
 
 
-def crowded_runs(policies: Maker = CROWD_POLICIES) -> st.SearchStrategy[Run]:
-    """Draw a run of many requests at once that outgrow the pool, so that most are preempted, some several times."""
+def crowded_runs(policies: Maker = CROWD_POLICIES) -> Maker:
+    """Make a run of many requests at once that outgrow the pool, so that most are preempted, some several times."""
 
-    def make(drawn: tuple[Trace, int], policy: str, seed: int) -> Run:
-        rng = random.Random(seed)
-        drawn = timed(drawn, seed, [0, 4, 30], 0.0, 0.0, rng.randint(2, 6))
+    def make(rng: random.Random) -> Run:
+        made = timed(contents.contents(BLOCKS, 14)(rng), rng.getrandbits(64), [0, 4, 30], 0.0, 0.0, rng.randint(2, 6))
         return Run(
-            drawn[0],
-            policy,
+            made[0],
+            policies(rng),
             strategies.COSTS(rng),
             maybe(strategies.COSTS)(rng),
             maybe(strategies.OBJECTIVES)(rng),
             Limits(horizon_ns=rarely(whole(100, 4000))(rng)),
-            pool(drawn, rng.randint(0, 4), rng.random() < 0.5),
+            pool(made, rng.randint(0, 4), rng.random() < 0.5),
         )
 
-    return st.builds(make, content_traces(blocks, 14), seeded(policies), seeds)
+    return make

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from costmodels import CostModel, LinearCost, with_margin
 from policies import ALIASES, Policy, PolicySpec
@@ -19,7 +20,7 @@ from sim.engine import Limits, simulate
 from sim.memory import Memory
 from sim.objectives import Objectives
 from tests.engine.costs import GrowingCost
-from tests.seeded import Maker, built, either, fields, just, maybe, pick, rarely, seeded, seeds, whole
+from tests.seeded import Maker, built, either, fields, just, maybe, pick, rarely, whole
 from tests.tables import RunTables
 from traces import NONE, Trace
 
@@ -37,14 +38,12 @@ def traces(
     max_output: int = 40,
     own_objectives: bool = True,
     min_size: int = 1,
-) -> st.SearchStrategy[Trace]:
-    """Draw a trace with bursts, simultaneous arrivals, idle gaps, outputs of one token and long outputs.
+) -> Maker:
+    """Make a trace with bursts, simultaneous arrivals, idle gaps, outputs of one token and long outputs."""
 
-    Hypothesis chooses the size and a seed, which still shrinks to few requests.
-    """
-
-    def make(n: int, seed: int) -> Trace:
-        rng = np.random.default_rng(seed)
+    def make(seed: random.Random) -> Trace:
+        n = seed.randint(min_size, max_size)
+        rng = np.random.default_rng(seed.getrandbits(64))
         gap, idle = rng.choice([30, 120, 250, 4, 0]), rng.choice([0.0, 0.0, 0.2])
         one_token, own = rng.choice([0.0, 0.2, 0.0, 1.0]), rng.random(3) < 0.5
         gaps = np.where(rng.random(n) < idle, rng.integers(2000, 3000, n), rng.integers(0, gap + 1, n))
@@ -57,7 +56,18 @@ def traces(
             columns["tenant"] = np.array(TENANTS, dtype=object)[rng.integers(0, 2, n)]
         return Trace(np.cumsum(gaps), rng.integers(1, max_prompt + 1, n), outputs, **columns)
 
-    return st.builds(make, st.integers(min_size, max_size), seeds)
+    return make
+
+
+def such_that(holds: Callable[[Any], bool], maker: Maker) -> Maker:
+    """Make until what is made holds."""
+
+    def make(rng: random.Random) -> Any:
+        while not holds(made := maker(rng)):
+            pass
+        return made
+
+    return make
 
 
 def times(low: int, high: int) -> Maker:
@@ -84,15 +94,7 @@ CAREFUL_COSTS = built(
     either(times(0, 40), pick("0%", "5%", "12.5%", "100%")),
 )
 COSTS = either(LINEAR_COSTS, GROWING_COSTS, CAREFUL_COSTS)
-
-linear_costs = seeded(LINEAR_COSTS)
-"""Linear costs of a few nanoseconds per token."""
-
-growing_costs = seeded(GROWING_COSTS)
-"""Costs that grow with the batch, the contexts and the pairs, and are linear in none."""
-
-costs = seeded(COSTS)
-"""Either of them, also with a constant or relative margin."""
+"""Costs of a few nanoseconds per token: linear, linear in nothing, and either with a constant or relative margin."""
 
 
 def _joined(name: str, params: dict[str, object]) -> str:
@@ -106,7 +108,6 @@ def _part(name: str, params: Maker) -> Maker:
 
 ESTIMATORS = pick("tokens", "tokens", "linear", "attention", "perfect")
 LAMS = pick("0", "1e6", "2.5e7", "1e8", "333333333.3", "1e9", "inf")
-lams = seeded(LAMS)
 
 ORDERINGS = {
     "fcfs": just("fcfs"),
@@ -133,7 +134,6 @@ ORDERINGS = {
 """Every built-in ordering by name."""
 
 ANY_ORDERING = either(*ORDERINGS.values(), pick("test-hrrn", "test-longest-first"))
-orderings = seeded(ANY_ORDERING)
 """Every built-in ordering, and two of the tests' own."""
 
 DEADLINES = fields(
@@ -195,7 +195,6 @@ ANY_CHUNKING = either(
     CHUNKINGS["deadline-fill"],
     pick("test-learning:start=8", "test-pair", "test-capped"),
 )
-chunkings = seeded(ANY_CHUNKING)
 """Every built-in chunking, and three of the tests' own."""
 
 ACTIONS = pick(None, "reject", "redirect")
@@ -210,7 +209,6 @@ ADMISSIONS = {
 """Every built-in admission by name."""
 
 ANY_ADMISSION = either(just(""), just(""), *ADMISSIONS.values())
-admissions = seeded(ANY_ADMISSION)
 """Every built-in admission, and none."""
 
 ANY_ALIAS = either(
@@ -221,12 +219,10 @@ ANY_ALIAS = either(
     built("prefillonly:lam={}".format, LAMS),
 )
 
-policies = seeded(
-    either(
-        built("{}+{}{}".format, ANY_ORDERING, ANY_CHUNKING, ANY_ADMISSION),
-        built("{}+{}{}".format, ANY_ORDERING, ANY_CHUNKING, ANY_ADMISSION),
-        built("{}{}".format, ANY_ALIAS, ANY_ADMISSION),
-    )
+POLICIES = either(
+    built("{}+{}{}".format, ANY_ORDERING, ANY_CHUNKING, ANY_ADMISSION),
+    built("{}+{}{}".format, ANY_ORDERING, ANY_CHUNKING, ANY_ADMISSION),
+    built("{}{}".format, ANY_ALIAS, ANY_ADMISSION),
 )
 """Every policy."""
 
@@ -272,7 +268,6 @@ OBJECTIVES = built(
     tpot_p99=pick(None, 50, 100, 150),
     itl_max=pick(None, 60, 120),
 )
-objectives = seeded(OBJECTIVES)
 
 
 def seats(policy: str, rng: random.Random) -> int | None:
@@ -281,13 +276,13 @@ def seats(policy: str, rng: random.Random) -> int | None:
     return None if "budget" in policy or policy.startswith(("sarathi", "vllm")) else limit
 
 
-def _run(trace: Trace, policy: str, seed: int) -> Run:
-    rng = random.Random(seed)
-    cost, predictor, goals = COSTS(rng), maybe(COSTS)(rng), maybe(OBJECTIVES)(rng)
-    longest, horizon = rarely(whole(30, 75))(rng), rarely(whole(300, 4000))(rng)
-    return Run(trace, policy, cost, predictor, goals, Limits(seats(policy, rng), longest, horizon))
+def runs(policy: Maker = POLICIES) -> Maker:
+    """Make a run of any policy, or of one that ``policy`` makes."""
 
+    def make(rng: random.Random) -> Run:
+        trace, text = traces()(rng), policy(rng)
+        cost, predictor, goals = COSTS(rng), maybe(COSTS)(rng), maybe(OBJECTIVES)(rng)
+        longest, horizon = rarely(whole(30, 75))(rng), rarely(whole(300, 4000))(rng)
+        return Run(trace, text, cost, predictor, goals, Limits(seats(text, rng), longest, horizon))
 
-def runs(policy: st.SearchStrategy[str] = policies) -> st.SearchStrategy[Run]:
-    """Draw a run of any policy, or of one that ``policy`` draws."""
-    return st.builds(_run, traces(), policy, seeds)
+    return make

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from policies import parse_policy
 from sim.engine import Limits
@@ -19,35 +17,30 @@ from tests.engine.memories import pool_runs
 from tests.engine.naive import naive
 from tests.engine.strategies import Run, ms
 from tests.engine.test_invariants import first_steps
-from tests.seeded import built, either, seeded
+from tests.seeded import built, cases, either, just, maybe, pick, whole
 from traces import NONE, Trace
 
-quietly = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
-
 adding_up = either(strategies.CHUNKINGS["deadline-sum"], strategies.CHUNKINGS["qoserve"])
-policies = seeded(built("{}+{}".format, strategies.ANY_ORDERING, adding_up)).filter(lambda p: "per_gap" not in p)
+policies = strategies.such_that(lambda p: "per_gap" not in p, built("{}+{}".format, strategies.ANY_ORDERING, adding_up))
 
 
 def deep(run: Run) -> Run:
     return replace(run, limits=replace(run.limits, pipeline_depth=2))
 
 
-@quietly
-@given(strategies.runs(policies), st.booleans())
+@cases(80, strategies.runs(policies), pick(False, True))
 def test_the_engine_equals_the_naive_loop(run: Run, two_steps: bool) -> None:
     run = deep(run) if two_steps else run
     assert_same_run(run.simulate(), naive(run))
 
 
-@quietly
-@given(pool_runs(policies), st.booleans())
+@cases(80, pool_runs(policies), pick(False, True))
 def test_and_so_it_does_where_requests_are_preempted(run: Run, two_steps: bool) -> None:
     run = deep(run) if two_steps else run
     assert_same_run(run.simulate(), naive(run))
 
 
-@quietly
-@given(strategies.runs(st.just("fcfs+full")), st.sampled_from([30, 60, 110, 250]), st.none() | st.integers(1, 900))
+@cases(80, strategies.runs(just("fcfs+full")), pick(30, 60, 110, 250), maybe(whole(1, 900)))
 def test_no_prefill_makes_a_token_later_than_it_is_due(run: Run, tpot: int, ttft: int | None) -> None:
     """Whatever runs beside decodes ends before each one's start plus its outputs so far times D."""
     run = replace(run, policy=f"fcfs+deadline-sum:tpot={ms(tpot)}", predictor=None, objectives=Objectives(ttft=ttft))
@@ -98,8 +91,7 @@ def test_the_ttft_objective_gives_the_first_tokens_more_time() -> None:
     assert chunks[None] > chunks[1_000_000_000] == 1
 
 
-@quietly
-@given(strategies.runs(st.just("fcfs+full")))
+@cases(80, strategies.runs(just("fcfs+full")))
 def test_qoserve_without_its_features_is_a_token_budget(run: Run) -> None:
     """A grid of one size asks for no deadline."""
     run = replace(run, limits=Limits(max_num_seqs=5))

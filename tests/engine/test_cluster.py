@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels import LinearCost
 from policies import parse_policy
@@ -20,11 +18,13 @@ from sim.records import FINISHED, REDIRECTED, REJECTED, UNFINISHED
 from sim.routers import ROUTERS, ClusterError
 from tests.engine.compare import assert_same_run
 from tests.engine.strategies import Run, runs
+from tests.seeded import cases, pick, whole
 from traces import Segments, Trace
 
 COST = LinearCost(step=5, decode=4, per_decode=3, prefill=6, per_token=2)
 
-MEMORIES = st.sampled_from([None, Memory(blocks=40, block_size=4), Memory(block_size=3)])
+MEMORIES = pick(None, Memory(blocks=40, block_size=4), Memory(block_size=3))
+SEEDS = whole(0, 2**32)
 
 
 def with_content(trace: Trace, seed: int) -> Trace:
@@ -56,15 +56,13 @@ def cluster(run: Run, replicas: int, router: str, memory: Memory | None, trace: 
     )
 
 
-@settings(max_examples=40, deadline=None)
-@given(runs(), st.sampled_from(list(ROUTERS)), MEMORIES, st.integers(0, 99))
+@cases(40, runs(), pick(*ROUTERS), MEMORIES, SEEDS)
 def test_one_replica_is_an_engine(run: Run, router: str, memory: Memory | None, seed: int) -> None:
     run = replace(run, trace=with_content(run.trace, seed), memory=memory)
     assert_same_run(cluster(run, 1, router, memory), run.simulate())
 
 
-@settings(max_examples=40, deadline=None)
-@given(runs(), st.integers(2, 4), st.sampled_from(["user", "round-robin"]), MEMORIES, st.integers(0, 99))
+@cases(40, runs(), whole(2, 4), pick("user", "round-robin"), MEMORIES, SEEDS)
 def test_static_routers_split_the_trace(run: Run, replicas: int, router: str, memory: Memory | None, seed: int) -> None:
     """Where no state decides, each replica does what an engine does that only its requests come to."""
     run = replace(run, trace=with_content(run.trace, seed), policy=run.policy.replace("redirect", "reject"))
@@ -98,8 +96,7 @@ def test_static_routers_split_the_trace(run: Run, replicas: int, router: str, me
                 np.testing.assert_array_equal(together.steps[name][together.steps["replica"] == r], values, name)
 
 
-@settings(max_examples=30, deadline=None)
-@given(runs(), st.integers(2, 4), MEMORIES, st.integers(0, 99))
+@cases(30, runs(), whole(2, 4), MEMORIES, SEEDS)
 def test_least_loaded_has_the_least_backlog(run: Run, replicas: int, memory: Memory | None, seed: int) -> None:
     """Counted from the tables afterwards: prompts, less what was cached, of requests that are there and not gone."""
     run = replace(run, trace=with_content(run.trace, seed), policy=run.policy.partition("+queue")[0])
@@ -118,8 +115,7 @@ def test_least_loaded_has_the_least_backlog(run: Run, replicas: int, memory: Mem
         assert result.assigned[i] == backlog.index(min(backlog))
 
 
-@settings(max_examples=30, deadline=None)
-@given(runs(), st.integers(1, 4), st.sampled_from(list(ROUTERS)), MEMORIES, st.integers(0, 99))
+@cases(30, runs(), whole(1, 4), pick(*ROUTERS), MEMORIES, SEEDS)
 def test_nobody_is_lost(run: Run, replicas: int, router: str, memory: Memory | None, seed: int) -> None:
     run = replace(run, trace=with_content(run.trace, seed))
     result = cluster(run, replicas, router, memory)
@@ -171,8 +167,7 @@ def test_affinity_follows_content_that_is_only_on_its_way() -> None:
     assert result.requests["cached_tokens"].tolist() == [0, 0, 36, 36]
 
 
-@settings(max_examples=25, deadline=None)
-@given(runs(), st.integers(2, 3), MEMORIES, st.integers(0, 99))
+@cases(25, runs(), whole(2, 3), MEMORIES, SEEDS)
 def test_gaps_are_pooled_replica_by_replica(run: Run, replicas: int, memory: Memory | None, seed: int) -> None:
     """The share of late gaps is that of all tokens' gaps, taken from each replica's own tables."""
     run = replace(run, trace=with_content(run.trace, seed), policy=run.policy.replace("redirect", "reject"))

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModel, LinearCost
 from policies import BatchView, Candidate, Grant, RequestView, parse_policy
@@ -19,8 +17,6 @@ from tests.engine.costs import PAPER, GrowingCost
 from tests.engine.strategies import Run, ms
 from tests.seeded import built, cases, either, pick, whole
 from traces import NONE, Trace
-
-quietly = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass(frozen=True)
@@ -160,13 +156,13 @@ def allowed_gaps(trace: Trace, tpot: int | None, margins: dict[str, int]) -> np.
     return np.maximum(allowed - np.array([margins.get(t, 0) for t in tenants]), 1)
 
 
-@settings(quietly, max_examples=150)
-@given(
+@cases(
+    150,
     strategies.traces(min_size=3, max_prompt=90, max_output=25),
-    strategies.costs,
-    st.sampled_from([None, 40, 90, 150, 250]),
-    st.sampled_from(["fcfs", "srjf-static", "test-hrrn"]),
-    st.sampled_from([{}, {}, {"interactive": 30}, {"interactive": 9, "batch": 2}]),
+    strategies.COSTS,
+    pick(None, 40, 90, 150, 250),
+    pick("fcfs", "srjf-static", "test-hrrn"),
+    pick({}, {}, {"interactive": 30}, {"interactive": 9, "batch": 2}),
 )
 def test_exact_predictions_violate_no_deadline_that_decoding_alone_meets(
     trace: Trace, cost: CostModel, tpot: int | None, ordering: str, margins: dict[str, int]
@@ -200,12 +196,12 @@ def test_a_tenant_s_margin_comes_off_its_own_deadline() -> None:
     assert granted == {"": 1800, ",margins=interactive:2": 1400, ",margins=batch:2": 1800}
 
 
-@quietly
-@given(
+@cases(
+    60,
     strategies.traces(min_size=3, max_prompt=90, max_output=25, own_objectives=False),
-    strategies.growing_costs,
-    st.integers(0, 30),
-    st.sampled_from([60, 120, 200]),
+    strategies.GROWING_COSTS,
+    whole(0, 30),
+    pick(60, 120, 200),
 )
 def test_a_margin_covers_an_optimistic_predictor(trace: Trace, believed: GrowingCost, error: int, tpot: int) -> None:
     """Proposition 1 with a one-sided error: steps up to δ longer than predicted, margin δ, no gap above D."""
@@ -217,8 +213,7 @@ def test_a_margin_covers_an_optimistic_predictor(trace: Trace, believed: Growing
     assert (steps["duration_ns"] == steps["predicted_ns"] + error).all()
 
 
-@quietly
-@given(strategies.traces(), strategies.costs, strategies.orderings, st.integers(1, 50))
+@cases(60, strategies.traces(), strategies.COSTS, strategies.ANY_ORDERING, whole(1, 50))
 def test_without_a_deadline_it_is_a_fixed_chunk_of_the_cap(
     trace: Trace, cost: CostModel, ordering: str, cap: int
 ) -> None:
@@ -230,8 +225,7 @@ def test_without_a_deadline_it_is_a_fixed_chunk_of_the_cap(
     )
 
 
-@quietly
-@given(strategies.traces(), strategies.costs, strategies.orderings, st.integers(0, 10))
+@cases(60, strategies.traces(), strategies.COSTS, strategies.ANY_ORDERING, whole(0, 10))
 def test_a_chunk_as_long_as_the_longest_prompt_is_full_prefill(
     trace: Trace, cost: CostModel, ordering: str, extra: int
 ) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModel
 from policies import Policy
@@ -22,11 +20,9 @@ from tests.engine.costs import PAPER, GrowingCost
 from tests.engine.memories import crowded_runs, largest, pool_runs
 from tests.engine.naive import naive
 from tests.engine.strategies import Run, ms
-from tests.seeded import rarely, seeded, whole
+from tests.seeded import built, cases, either, maybe, pick, rarely, whole
 from traces import Trace
 from traces.synthetic import generate
-
-quietly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass(frozen=True)
@@ -64,8 +60,7 @@ def check(run: Watched) -> None:
         assert run.seen == seen
 
 
-@settings(quietly, max_examples=100)
-@given(strategies.runs().map(deep))
+@cases(100, built(deep, strategies.runs()))
 def test_any_policy(run: Watched) -> None:
     check(run)
 
@@ -75,8 +70,7 @@ def seated(run: Run, seats: int) -> Run:
     return run if "budget" in run.policy else replace(run, limits=replace(run.limits, max_num_seqs=seats))
 
 
-@settings(quietly, max_examples=100)
-@given(st.one_of(pool_runs(), crowded_runs(), st.builds(seated, crowded_runs(), st.integers(3, 8))).map(deep))
+@cases(100, built(deep, either(pool_runs(), crowded_runs(), built(seated, crowded_runs(), whole(3, 8)))))
 def test_vllm_s_pool(run: Watched) -> None:
     check(run)
 
@@ -91,30 +85,19 @@ def squeezed(n: int, block: int, spare: int, chunk: int, budget: int, seed: int)
     return Run(trace, f"fcfs+token-budget:budget={budget},threshold={chunk},seqs=9", PAPER, memory=memory)
 
 
-@settings(quietly, max_examples=60)
-@given(
-    st.builds(
-        squeezed,
-        st.integers(2, 8),
-        st.integers(1, 4),
-        st.integers(0, 12),
-        st.integers(2, 16),
-        st.integers(20, 40),
-        st.integers(0, 2**32),
-    )
-)
+@cases(60, built(squeezed, whole(2, 8), whole(1, 4), whole(0, 12), whole(2, 16), whole(20, 40), whole(0, 2**32)))
 def test_what_a_victim_leaves_in_the_cache(run: Run) -> None:
     """Its newest token is not known yet, so the block that it fills cannot be found again."""
     check(deep(run))
 
 
-@settings(quietly, max_examples=60)
-@given(
+@cases(
+    60,
     strategies.traces(max_size=6, max_output=150),
-    st.sampled_from(["fcfs+full", "fcfs+fixed:chunk=9", f"sloweave:tpot={ms(90)}", "sarathi:budget=16,seqs=3"]),
-    strategies.costs,
-    st.none() | strategies.costs,
-    seeded(rarely(whole(500, 9000))),
+    pick("fcfs+full", "fcfs+fixed:chunk=9", f"sloweave:tpot={ms(90)}", "sarathi:budget=16,seqs=3"),
+    strategies.COSTS,
+    maybe(strategies.COSTS),
+    rarely(whole(500, 9000)),
 )
 def test_stretches_change_nothing(
     trace: Trace, policy: str, cost: CostModel, predictor: CostModel | None, horizon: int | None

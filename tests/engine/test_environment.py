@@ -7,15 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import simpy
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from sim.engine import Engine
 from tests.engine import strategies
 from tests.engine.compare import assert_same_run
 from tests.engine.strategies import Run
-
-quietly = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+from tests.seeded import cases, whole, wide
 
 
 def engine(env: simpy.Environment, run: Run) -> Engine:
@@ -35,8 +32,7 @@ def ticker(env: simpy.Environment, period: int, ticks: int) -> Generator[simpy.E
         yield env.timeout(period)
 
 
-@quietly
-@given(strategies.runs(), strategies.runs(), st.integers(1, 50))
+@cases(40, strategies.runs(), strategies.runs(), whole(1, 50))
 def test_engines_and_other_processes_do_not_disturb_each_other(first: Run, second: Run, period: int) -> None:
     env = simpy.Environment()
     engines = [engine(env, first), engine(env, second)]
@@ -46,8 +42,7 @@ def test_engines_and_other_processes_do_not_disturb_each_other(first: Run, secon
         assert_same_run(together.tables(), run.simulate())
 
 
-@quietly
-@given(strategies.runs())
+@cases(40, strategies.runs())
 def test_the_clock_of_the_environment_stands_at_the_end_of_the_last_step(run: Run) -> None:
     env = simpy.Environment()
     steps = engine(env, run)
@@ -58,8 +53,7 @@ def test_the_clock_of_the_environment_stands_at_the_end_of_the_last_step(run: Ru
     assert end <= env.now <= max(end, last_arrival)
 
 
-@quietly
-@given(strategies.runs(), st.integers(1, 10**12))
+@cases(40, strategies.runs(), wide(10**12, 1))
 def test_an_engine_may_start_later_than_at_zero(run: Run, begin: int) -> None:
     """Nothing happens before the first arrival, so it does not matter from when on the engine waited."""
     shifted = replace(

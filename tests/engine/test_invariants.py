@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from policies import parse_policy
 from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED
 from tests.engine import strategies
 from tests.engine.strategies import Run
+from tests.seeded import cases, pick
 from tests.tables import RunTables
-
-quietly = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 
 
 def first_steps(tables: RunTables) -> np.ndarray:
@@ -174,16 +171,14 @@ CHECKS = (
 )
 
 
-@settings(quietly, max_examples=150)
-@given(strategies.runs())
+@cases(150, strategies.runs())
 def test_invariants(run: Run) -> None:
     tables = run.simulate()
     for check in CHECKS:
         check(run, tables)
 
 
-@quietly
-@given(strategies.runs(st.sampled_from(["fcfs+full", "srjf-static+fixed:chunk=5", "test-hrrn+fixed:chunk=19"])))
+@cases(80, strategies.runs(pick("fcfs+full", "srjf-static+fixed:chunk=5", "test-hrrn+fixed:chunk=19")))
 def test_static_chunks_leave_no_prefill_waiting_that_has_a_seat(run: Run) -> None:
     seats = run.limits.max_num_seqs
     steps = run.simulate().steps

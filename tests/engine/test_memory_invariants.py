@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings
 
 from costmodels import LinearCost
 from sim.batches import batch_table
@@ -17,9 +16,8 @@ from tests.engine.compare import assert_same_run
 from tests.engine.memories import ONE_TOKEN, PIPELINES, crowded_runs, pool_runs, store_runs
 from tests.engine.strategies import Run, ms
 from tests.engine.test_metamorphic import mapped
+from tests.seeded import cases, either, pick, seeded, whole, wide
 from tests.tables import RunTables
-
-quietly = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run_with_cache(run: Run) -> tuple[RunTables, object]:
@@ -52,8 +50,7 @@ def lives(run: Run, tables: RunTables) -> list[list[dict[str, list[int]]]]:
     return found
 
 
-@quietly
-@given(crowded_runs())
+@cases(40, crowded_runs())
 def test_each_life_computes_what_it_lacks_and_each_decode_gets_one_token(run: Run) -> None:
     tables, _ = run_with_cache(run)
     requests = tables.requests
@@ -91,8 +88,7 @@ def _awaits_token(tables: RunTables, request: int) -> bool:
     return bool((tables.preemptions["until"][mine] == NULL).any())
 
 
-@quietly
-@given(st.one_of(pool_runs(), crowded_runs(), pool_runs(cost=PIPELINES, one_token=ONE_TOKEN)))
+@cases(40, either(pool_runs(), crowded_runs(), pool_runs(cost=PIPELINES, one_token=ONE_TOKEN)))
 def test_blocks_in_use_never_exceed_memory_and_all_come_back(run: Run) -> None:
     tables, cache = run_with_cache(run)
     blocks = tables.steps["kv_blocks"]
@@ -102,8 +98,7 @@ def test_blocks_in_use_never_exceed_memory_and_all_come_back(run: Run) -> None:
         assert cache.free == cache.capacity == run.memory.blocks - 1
 
 
-@quietly
-@given(st.one_of(crowded_runs(), store_runs(), pool_runs(cost=PIPELINES, one_token=ONE_TOKEN)))
+@cases(40, either(crowded_runs(), store_runs(), pool_runs(cost=PIPELINES, one_token=ONE_TOKEN)))
 def test_nobody_is_lost_and_times_add_up(run: Run) -> None:
     tables, _ = run_with_cache(run)
     requests, preemptions = tables.requests, tables.preemptions
@@ -127,8 +122,7 @@ def test_nobody_is_lost_and_times_add_up(run: Run) -> None:
     assert (requests["itl_max_ns"][several] <= latency).all()
 
 
-@quietly
-@given(store_runs(cost=PIPELINES))
+@cases(40, store_runs(cost=PIPELINES))
 def test_a_stage_works_on_one_batch_at_a_time(run: Run) -> None:
     """So the stages together work no longer than there is time, and at most as many batches as stages overlap."""
     steps = run.simulate().steps
@@ -141,8 +135,7 @@ def test_a_stage_works_on_one_batch_at_a_time(run: Run) -> None:
     assert steps["busy_ns"].sum() <= ends[-1] - steps["start_ns"][0]
 
 
-@quietly
-@given(pool_runs())
+@cases(40, pool_runs())
 def test_ample_memory_is_unlimited_memory(run: Run) -> None:
     ample = replace(run.memory, blocks=2000)
     unlimited = replace(run.memory, blocks=None) if ample.prefix_cache else None
@@ -151,8 +144,7 @@ def test_ample_memory_is_unlimited_memory(run: Run) -> None:
     assert len(left.preemptions["step"]) == 0
 
 
-@quietly
-@given(pool_runs())
+@cases(40, pool_runs())
 def test_prompts_without_common_content_are_prompts_without_a_cache(run: Run) -> None:
     """As far as nobody is preempted, whose own blocks could still be there."""
     apart = replace(run, trace=replace(run.trace, segments=None))
@@ -163,8 +155,7 @@ def test_prompts_without_common_content_are_prompts_without_a_cache(run: Run) ->
     assert_same_run(replace(run, memory=without).simulate(), replace(apart, memory=without).simulate())
 
 
-@quietly
-@given(st.one_of(crowded_runs(), store_runs(), store_runs(cost=PIPELINES)), st.integers(1, 10**12))
+@cases(40, either(crowded_runs(), store_runs(), store_runs(cost=PIPELINES)), wide(10**12, 1))
 def test_shifting_all_arrivals_shifts_all_times(run: Run, shift: int) -> None:
     horizon = None if run.limits.horizon_ns is None else run.limits.horizon_ns + shift
     shifted = replace(
@@ -175,8 +166,7 @@ def test_shifting_all_arrivals_shifts_all_times(run: Run, shift: int) -> None:
     assert_same_run(shifted.simulate(), mapped(run.simulate(), moment=shift))
 
 
-@quietly
-@given(crowded_runs(), strategies.linear_costs, st.integers(1, 10), st.sampled_from(["fcfs", "srjf-static", "lpm"]))
+@cases(40, crowded_runs(), strategies.LINEAR_COSTS, whole(1, 10), pick("fcfs", "srjf-static", "lpm"))
 def test_scaling_all_times_scales_all_times(run: Run, cost: LinearCost, power: int, ordering: str) -> None:
     """Powers of two keep floats exact."""
     run = replace(run, predictor=None, objectives=None, trace=replace(run.trace, slo_tpot_ns=None, tenant=None))
@@ -199,8 +189,8 @@ def test_random_runs_preempt_often_enough() -> None:
     """Else nothing above would be about preemptions: a third of the runs have one, and some request has several."""
     most = []
 
-    @settings(quietly, database=None, derandomize=True)
-    @given(crowded_runs())
+    @settings(database=None, derandomize=True, deadline=None, max_examples=40)
+    @given(seeded(crowded_runs()))
     def count(run: Run) -> None:
         most.append(int(run.simulate().requests["preemptions"].max()))
 

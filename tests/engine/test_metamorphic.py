@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModel, LinearCost
 from sim.engine import Limits, simulate
@@ -15,11 +13,9 @@ from sim.records import NULL, Columns
 from tests.engine import strategies
 from tests.engine.compare import assert_same_columns, assert_same_run
 from tests.engine.strategies import Run, ms
-from tests.seeded import rarely, seeded, whole
+from tests.seeded import built, cases, either, fields, pick, rarely, whole, wide
 from tests.tables import RunTables
 from traces import Trace
-
-quietly = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 MOMENTS = ("arrival_ns", "first_scheduled_ns", "first_token_ns", "finished_ns", "start_ns", "decided_ns")
 DURATIONS = (
@@ -49,8 +45,7 @@ def mapped(run: RunTables, moment: int = 0, factor: int = 1) -> RunTables:
     return RunTables(of(run.requests), of(run.steps), run.chunks, run.reasons, run.preemptions)
 
 
-@quietly
-@given(strategies.runs(), st.one_of(st.integers(1, 300), st.integers(10**9, 10**15)))
+@cases(60, strategies.runs(), either(whole(1, 300), wide(10**15, 10**9)))
 def test_shifting_all_arrivals_shifts_all_times(run: Run, shift: int) -> None:
     horizon = None if run.limits.horizon_ns is None else run.limits.horizon_ns + shift
     shifted = replace(
@@ -61,36 +56,43 @@ def test_shifting_all_arrivals_shifts_all_times(run: Run, shift: int) -> None:
     assert_same_run(shifted.simulate(), mapped(run.simulate(), moment=shift))
 
 
-@st.composite
-def scalable(draw: st.DrawFn) -> tuple[str, dict[str, int], dict[str, int]]:
-    """Draw a policy with placeholders, its times in ns, and its rates in tokens per second."""
-    orderings = ["fcfs", "srjf-static", "srjf-calibrated:lam={lam}", "edf:ttft={ttft}", "edf", "test-hrrn"]
-    orderings += ["hrrn", "lars:ttft={ttft},jct=perfect", "two-lane:short=9,wait={ttft}", "fair:weights=batch:3"]
-    orderings += ["qoserve:ttft={ttft},alpha={age}", "k-lpm:k=2"]
-    filling = "deadline-fill:tpot={tpot},margin={margin},age={age},overrun={overrun},margins=batch:{own}"
-    chunkings = ["full", "fixed:chunk=7", "token-budget:budget=16,seqs=5", filling, "deadline-fill:margin=10%"]
-    chunkings += ["deadline-slots:tpot={tpot},margin={margin},slots=3", "p-pas:low=9,high=16,seqs=5"]
-    admissions = ["", "+decode-saturation:tpot={tpot}", "+decode-saturation:fraction=0.5", "+queue-limit:limit=3"]
-    times = {
-        "ttft": draw(st.integers(1, 500)),
-        "tpot": draw(st.sampled_from([30, 80, 150])),
-        "margin": draw(st.integers(0, 20)),
-        "age": draw(st.integers(1, 100)),
-        "overrun": draw(st.integers(0, 100)),
-        "own": draw(st.integers(0, 20)),
-    }
-    text = draw(st.sampled_from(orderings)) + "+" + draw(st.sampled_from(chunkings)) + draw(st.sampled_from(admissions))
-    return text, times, {"lam": draw(st.sampled_from([0, 2**20, 2**27, 2**30]))}
+SCALABLE_ORDERINGS = (
+    *("fcfs", "srjf-static", "srjf-calibrated:lam={lam}", "edf:ttft={ttft}", "edf", "test-hrrn"),
+    *("hrrn", "lars:ttft={ttft},jct=perfect", "two-lane:short=9,wait={ttft}", "fair:weights=batch:3"),
+    *("qoserve:ttft={ttft},alpha={age}", "k-lpm:k=2"),
+)
+SCALABLE_CHUNKINGS = (
+    *("full", "fixed:chunk=7", "token-budget:budget=16,seqs=5", "deadline-fill:margin=10%"),
+    "deadline-fill:tpot={tpot},margin={margin},age={age},overrun={overrun},margins=batch:{own}",
+    *("deadline-slots:tpot={tpot},margin={margin},slots=3", "p-pas:low=9,high=16,seqs=5"),
+)
+SCALABLE_ADMISSIONS = (
+    *("", "+decode-saturation:tpot={tpot}", "+decode-saturation:fraction=0.5", "+queue-limit:limit=3"),
+)
+SCALABLE = built(
+    lambda *made: made,
+    built("{}+{}{}".format, pick(*SCALABLE_ORDERINGS), pick(*SCALABLE_CHUNKINGS), pick(*SCALABLE_ADMISSIONS)),
+    fields(
+        ttft=whole(1, 500),
+        tpot=pick(30, 80, 150),
+        margin=whole(0, 20),
+        age=whole(1, 100),
+        overrun=whole(0, 100),
+        own=whole(0, 20),
+    ),
+    fields(lam=pick(0, 2**20, 2**27, 2**30)),
+)
+"""A policy with placeholders, its times in ns, and its rates in tokens per second."""
 
 
-@quietly
-@given(
+@cases(
+    60,
     strategies.traces(),
-    scalable(),
-    strategies.linear_costs,
-    st.sampled_from([None, 60, 120]),
-    seeded(rarely(whole(300, 3000))),
-    st.integers(1, 10),
+    SCALABLE,
+    strategies.LINEAR_COSTS,
+    pick(None, 60, 120),
+    rarely(whole(300, 3000)),
+    whole(1, 10),
 )
 def test_scaling_all_times_scales_all_times(
     trace: Trace,
@@ -123,12 +125,14 @@ def test_scaling_all_times_scales_all_times(
     assert_same_run(at(2**k), mapped(at(1), factor=2**k))
 
 
-@quietly
-@given(
+@cases(
+    60,
     strategies.traces(),
-    strategies.orderings.filter(lambda o: not o.startswith(("srjf-calibrated", "edf", "lars", "two-lane", "qoserve"))),
-    st.sampled_from(["full", "fixed:chunk=7", "token-budget:budget=16,seqs=5", "test-pair"]),
-    strategies.linear_costs,
+    strategies.such_that(
+        lambda o: not o.startswith(("srjf-calibrated", "edf", "lars", "two-lane", "qoserve")), strategies.ANY_ORDERING
+    ),
+    pick("full", "fixed:chunk=7", "token-budget:budget=16,seqs=5", "test-pair"),
+    strategies.LINEAR_COSTS,
 )
 def test_a_gpu_twice_as_fast_at_twice_the_rate_takes_the_same_order(
     trace: Trace, ordering: str, chunking: str, cost: LinearCost
@@ -144,8 +148,7 @@ def test_a_gpu_twice_as_fast_at_twice_the_rate_takes_the_same_order(
     assert (slow.requests["finished_ns"] == 2 * fast.requests["finished_ns"]).all()
 
 
-@quietly
-@given(strategies.runs(), st.integers(0, 2**32))
+@cases(60, strategies.runs(), whole(0, 2**32))
 def test_labels_label_nothing_else(run: Run, seed: int) -> None:
     n = len(run.trace)
     labels = np.random.default_rng(seed).permutation(n)
@@ -158,13 +161,13 @@ def test_labels_label_nothing_else(run: Run, seed: int) -> None:
     assert_same_run(replace(run, trace=labelled).simulate(), run.simulate())
 
 
-@quietly
-@given(
-    strategies.traces(min_size=4).filter(lambda t: t.tenant is not None),
-    st.integers(0, 60),
-    st.integers(0, 60),
-    st.sampled_from([40, 90, 150]),
-    strategies.linear_costs,
+@cases(
+    60,
+    strategies.such_that(lambda t: t.tenant is not None, strategies.traces(min_size=4)),
+    whole(0, 60),
+    whole(0, 60),
+    pick(40, 90, 150),
+    strategies.LINEAR_COSTS,
 )
 def test_tenants_may_have_any_names(trace: Trace, first: int, second: int, tpot: int, cost: LinearCost) -> None:
     def with_names(a: str, b: str) -> RunTables:
@@ -175,8 +178,7 @@ def test_tenants_may_have_any_names(trace: Trace, first: int, second: int, tpot:
     assert_same_run(with_names("interactive", "batch"), with_names("zeta", "alpha"))
 
 
-@quietly
-@given(strategies.runs(), strategies.traces(max_size=5), st.integers(0, 50))
+@cases(60, strategies.runs(), strategies.traces(max_size=5), whole(0, 50))
 def test_requests_after_the_end_change_nothing_before_it(run: Run, late: Trace, gap: int) -> None:
     run = replace(run, limits=replace(run.limits, horizon_ns=None))
     before = run.simulate()
@@ -202,11 +204,11 @@ def test_requests_after_the_end_change_nothing_before_it(run: Run, late: Trace, 
     assert {i: r for i, r in after.reasons.items() if i < n} == before.reasons
 
 
-@quietly
-@given(
+@cases(
+    60,
     strategies.traces(max_size=8),
-    st.one_of(st.just("fcfs+test-learning:start=9"), strategies.policies),
-    st.one_of(strategies.linear_costs, strategies.growing_costs),
+    either(pick("fcfs+test-learning:start=9"), strategies.POLICIES),
+    either(strategies.LINEAR_COSTS, strategies.GROWING_COSTS),
 )
 def test_a_policy_object_can_run_again(trace: Trace, policy: str, cost: CostModel) -> None:
     """``reset`` forgets what was learned."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from policies import RequestView, parse_policy
 from sim.least import FAR
@@ -17,15 +16,14 @@ from tests.engine.compare import assert_same_run
 from tests.engine.costs import prefill_only
 from tests.engine.strategies import Run
 from tests.engine.test_invariants import first_steps
-from tests.seeded import built, seeded
+from tests.seeded import built, cases, just, pick, whole, wide
 from traces import NONE, Trace
 
-quietly = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 NS = 10**9
-positive_lams = st.sampled_from(["1e6", "2.5e7", "1e8", "333333333.3", "1e9", "4e9"])
+positive_lams = pick("1e6", "2.5e7", "1e8", "333333333.3", "1e9", "4e9")
 
 
-rests = seeded(built("{}{}".format, strategies.ANY_CHUNKING, strategies.ANY_ADMISSION))
+rests = built("{}{}".format, strategies.ANY_CHUNKING, strategies.ANY_ADMISSION)
 """What follows an ordering."""
 
 
@@ -33,7 +31,7 @@ def with_ordering(run: Run, ordering: str, rest: str) -> Run:
     return replace(run, policy=f"{ordering}+{rest}")
 
 
-crowded = strategies.runs(st.just("fcfs+full"))
+crowded = strategies.runs(just("fcfs+full"))
 """Runs whose policy the test replaces; seats are drawn for ``full`` and dropped where a budget needs its own."""
 
 
@@ -41,8 +39,7 @@ def seatless(run: Run) -> Run:
     return replace(run, limits=replace(run.limits, max_num_seqs=None))
 
 
-@quietly
-@given(crowded, rests)
+@cases(50, crowded, rests)
 def test_without_aging_calibrated_is_static(run: Run, rest: str) -> None:
     run = seatless(run)
     assert_same_run(
@@ -51,8 +48,7 @@ def test_without_aging_calibrated_is_static(run: Run, rest: str) -> None:
     )
 
 
-@quietly
-@given(crowded, rests)
+@cases(50, crowded, rests)
 def test_unlimited_aging_is_fcfs(run: Run, rest: str) -> None:
     run = seatless(run)
     assert_same_run(
@@ -60,8 +56,7 @@ def test_unlimited_aging_is_fcfs(run: Run, rest: str) -> None:
     )
 
 
-@quietly
-@given(crowded, rests, st.integers(0, 5))
+@cases(50, crowded, rests, whole(0, 5))
 def test_aging_that_outweighs_every_prompt_in_a_nanosecond_is_fcfs(run: Run, rest: str, extra: int) -> None:
     """For distinct arrivals; those at the same instant have aged alike and go by their work."""
     run = seatless(run)
@@ -74,16 +69,14 @@ def test_aging_that_outweighs_every_prompt_in_a_nanosecond_is_fcfs(run: Run, res
     )
 
 
-@quietly
-@given(crowded, rests, st.integers(1, 40), st.sampled_from(["srjf-static", "srjf-calibrated:lam=1e7"]))
+@cases(50, crowded, rests, whole(1, 40), pick("srjf-static", "srjf-calibrated:lam=1e7"))
 def test_equal_work_is_fcfs(run: Run, rest: str, prompt: int, ordering: str) -> None:
     run = seatless(run)
     run = replace(run, trace=replace(run.trace, prompt_tokens=np.full(len(run.trace), prompt)))
     assert_same_run(with_ordering(run, ordering, rest).simulate(), with_ordering(run, "fcfs", rest).simulate())
 
 
-@quietly
-@given(crowded, rests, st.integers(1, 500).map(strategies.ms))
+@cases(50, crowded, rests, strategies.times(1, 500))
 def test_a_common_ttft_deadline_is_fcfs(run: Run, rest: str, ttft: str) -> None:
     run = seatless(run)
     assert_same_run(
@@ -91,8 +84,7 @@ def test_a_common_ttft_deadline_is_fcfs(run: Run, rest: str, ttft: str) -> None:
     )
 
 
-@quietly
-@given(crowded, rests, strategies.lams.filter(lambda lam: lam != "inf"))
+@cases(50, crowded, rests, strategies.such_that(lambda lam: lam != "inf", strategies.LAMS))
 def test_the_heap_gives_what_the_paper_s_full_rescan_gives(run: Run, rest: str, lam: str) -> None:
     """PrefillOnly §6.3, Algorithm 1 scores every waiting request again at each decision."""
     run = seatless(run)
@@ -102,18 +94,15 @@ def test_the_heap_gives_what_the_paper_s_full_rescan_gives(run: Run, rest: str, 
     )
 
 
-views = st.builds(
-    RequestView, st.integers(0, 10**6), st.integers(0, 10**12), st.integers(1, 10**5), st.just(0), st.integers(0, 100)
-)
+def views(rng: random.Random) -> list[RequestView]:
+    """Make two to six requests, in any order of their numbers."""
+    n = rng.randint(2, 6)
+    arrival, prompt, generated = wide(10 ** rng.choice([1, 12])), wide(10 ** rng.choice([1, 5]), 1), whole(0, 100)
+    numbers = rng.sample(range(rng.choice([n, 10**6])), n)
+    return [RequestView(number, arrival(rng), prompt(rng), 0, generated(rng)) for number in numbers]
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    st.lists(views, min_size=2, max_size=6, unique_by=lambda v: v.number),
-    st.sampled_from(["0", "0.1", "500", "123.456", "1e6"]),
-    st.integers(10**12, 10**13),
-    st.integers(10**12, 10**13),
-)
+@cases(60, views, pick("0", "0.1", "500", "123.456", "1e6"), wide(10**13, 10**12), wide(10**13, 10**12))
 def test_the_aged_order_does_not_change_with_time(waiting: list[RequestView], lam: str, now: int, later: int) -> None:
     """P2: all age at one rate, so the clock cancels."""
     policy = parse_policy(f"srjf-calibrated:lam={lam}+full")
@@ -127,8 +116,7 @@ def test_the_aged_order_does_not_change_with_time(waiting: list[RequestView], la
     assert by_key == sorted(waiting, key=lambda v: score(v, now)) == sorted(waiting, key=lambda v: score(v, later))
 
 
-@quietly
-@given(crowded, positive_lams, st.sampled_from(["full", "fixed:chunk=6", "token-budget:budget=24,seqs=4"]))
+@cases(50, crowded, positive_lams, pick("full", "fixed:chunk=6", "token-budget:budget=24,seqs=4"))
 def test_overtaking_is_bounded(run: Run, lam: str, chunking: str) -> None:
     """P3: who arrives later starts earlier only if the gap between arrivals is paid by the difference in work.
 
@@ -146,8 +134,7 @@ def test_overtaking_is_bounded(run: Run, lam: str, chunking: str) -> None:
                 assert weight * (arrival[j] - arrival[i]) < (work[i] - work[j]) * NS
 
 
-@quietly
-@given(crowded, st.sampled_from(["full", "fixed:chunk=6", "token-budget:budget=24,seqs=4"]))
+@cases(50, crowded, pick("full", "fixed:chunk=6", "token-budget:budget=24,seqs=4"))
 def test_the_earliest_deadline_that_is_known_starts_first(run: Run, chunking: str) -> None:
     """Among those that have arrived by then; requests without a TTFT objective go last."""
     run = with_ordering(replace(seatless(run), objectives=None), "edf", chunking)

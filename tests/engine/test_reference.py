@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModel
 from policies.registry import KINDS, parts
@@ -16,11 +14,9 @@ from tests.engine.compare import assert_same_run
 from tests.engine.costs import PAPER, GrowingCost
 from tests.engine.naive import naive
 from tests.engine.strategies import Run, ms
-from tests.seeded import rarely, seeded, whole
+from tests.seeded import cases, maybe, pick, rarely, whole
 from traces import Trace
 from traces.synthetic import generate
-
-quietly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def test_every_built_in_part_is_drawn() -> None:
@@ -29,19 +25,18 @@ def test_every_built_in_part_is_drawn() -> None:
         assert set(drawn) == {n for n, part in parts(kind).items() if part.__module__.startswith("policies.")}
 
 
-@settings(quietly, max_examples=300)
-@given(strategies.runs())
+@cases(300, strategies.runs())
 def test_engine_equals_the_naive_loop(run: Run) -> None:
     assert_same_run(run.simulate(), naive(run))
 
 
-@settings(quietly, max_examples=60)
-@given(
+@cases(
+    60,
     strategies.traces(max_size=6, max_output=150),
-    st.sampled_from(["fcfs+full", "fcfs+fixed:chunk=9", f"sloweave:tpot={ms(90)}", "sarathi:budget=16,seqs=3"]),
-    strategies.costs,
-    st.none() | strategies.costs,
-    seeded(rarely(whole(500, 9000))),
+    pick("fcfs+full", "fcfs+fixed:chunk=9", f"sloweave:tpot={ms(90)}", "sarathi:budget=16,seqs=3"),
+    strategies.COSTS,
+    maybe(strategies.COSTS),
+    rarely(whole(500, 9000)),
 )
 def test_stretches_change_nothing(
     trace: Trace, policy: str, cost: CostModel, predictor: CostModel | None, horizon: int | None
@@ -53,14 +48,14 @@ def test_stretches_change_nothing(
     assert_same_run(stepwise, naive(run))
 
 
-@settings(quietly, max_examples=80)
-@given(
+@cases(
+    80,
     strategies.traces(min_size=5, max_prompt=120, max_output=12),
-    strategies.orderings,
-    st.integers(40, 160),
-    st.integers(0, 90),
-    st.integers(1, 120),
-    strategies.linear_costs,
+    strategies.ANY_ORDERING,
+    whole(40, 160),
+    whole(0, 90),
+    whole(1, 120),
+    strategies.LINEAR_COSTS,
 )
 def test_exceptions_of_aged_prefills(
     trace: Trace, ordering: str, tpot: int, age: int, overrun: int, cost: CostModel

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from costmodels.jct import jct_model, ns_per_token
 from policies import parse_policy
@@ -15,28 +13,26 @@ from sim.memory import Memory
 from tests.engine.compare import assert_same_run
 from tests.engine.costs import GrowingCost
 from tests.rescan import AlgorithmOne, Rescan
-from tests.sim.contents import content_traces
+from tests.seeded import Maker, built, cases, just, pick, whole
+from tests.sim.contents import contents
 from traces import Trace
 
 LONGEST = 1000
 
-quietly = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-
-lams = st.sampled_from(["0", "1e7", "1e8", "333333333.3", "1e9"])
-estimators = st.sampled_from(["tokens", "linear", "attention", "perfect"])
-costs = st.builds(GrowingCost, base=st.integers(1, 9), tokens=st.integers(1, 5), pairs=st.integers(0, 3))
+lams = pick("0", "1e7", "1e8", "333333333.3", "1e9")
+estimators = pick("tokens", "linear", "attention", "perfect")
+costs = built(GrowingCost, base=whole(1, 9), tokens=whole(1, 5), pairs=whole(0, 3))
 
 
-def timed(drawn: tuple[Trace, int], gap: int, seed: int, prefill_only: bool) -> tuple[Trace, int]:
-    trace, block = drawn
+def timed(made: tuple[Trace, int], gap: int, seed: int, prefill_only: bool) -> tuple[Trace, int]:
+    trace, block = made
     gaps = np.random.default_rng(seed).integers(0, gap + 1, len(trace))
     outputs = np.ones_like(trace.output_tokens) if prefill_only else trace.output_tokens
     return replace(trace, arrival_ns=np.cumsum(gaps), output_tokens=outputs), block
 
 
-def traces(prefill_only: st.SearchStrategy[bool]) -> st.SearchStrategy[tuple[Trace, int]]:
-    drawn = content_traces(st.sampled_from([1, 2, 4]), 24)
-    return st.builds(timed, drawn, st.sampled_from([0, 5, 40, 150]), st.integers(0, 2**32), prefill_only)
+def traces(prefill_only: Maker) -> Maker:
+    return built(timed, contents(pick(1, 2, 4), 24), pick(0, 5, 40, 150), whole(0, 2**32), prefill_only)
 
 
 def assert_heap_is_rescan(trace: Trace, memory: Memory, lam: str, jct: str, rest: str, cost: GrowingCost) -> None:
@@ -51,8 +47,7 @@ def assert_heap_is_rescan(trace: Trace, memory: Memory, lam: str, jct: str, rest
     assert_same_run(fast, simulate(trace, replace(heap, ordering=ordering), cost, cache=cache))
 
 
-@quietly
-@given(traces(st.just(True)), st.integers(0, 12), lams, estimators, costs)
+@cases(60, traces(just(True)), whole(0, 12), lams, estimators, costs)
 def test_prefill_only_serving_with_a_store(
     drawn: tuple[Trace, int], blocks: int, lam: str, jct: str, cost: GrowingCost
 ) -> None:
@@ -62,8 +57,7 @@ def test_prefill_only_serving_with_a_store(
     assert_heap_is_rescan(trace, memory, lam, jct, "full", cost)
 
 
-@quietly
-@given(traces(st.booleans()), st.integers(0, 12), lams, estimators, costs, st.sampled_from(["full", "fixed:chunk=5"]))
+@cases(60, traces(pick(False, True)), whole(0, 12), lams, estimators, costs, pick("full", "fixed:chunk=5"))
 def test_one_pool_with_decodes_and_preemptions(
     drawn: tuple[Trace, int], spare: int, lam: str, jct: str, cost: GrowingCost, rest: str
 ) -> None:

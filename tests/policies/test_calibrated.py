@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModel
 from costmodels.jct import jct_model, ns_per_token
@@ -19,16 +17,15 @@ from sim.pool import BlockPool
 from sim.prefixstore import PrefixStore
 from tests.engine.costs import GrowingCost
 from tests.rescan import NS, Rescan
-from tests.sim.contents import content_traces
+from tests.seeded import built, cases, pick, whole
+from tests.sim.contents import contents
 from traces import Trace
 
 LONGEST = 1000
 
-quietly = settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
-
-lams = st.sampled_from(["0", "1e7", "1e8", "333333333.3", "1e9", "2.5e9", "500"])
-estimators = st.sampled_from(["tokens", "tokens", "linear", "attention", "perfect"])
-costs = st.builds(GrowingCost, base=st.integers(1, 9), tokens=st.integers(1, 5), pairs=st.integers(0, 3))
+lams = pick("0", "1e7", "1e8", "333333333.3", "1e9", "2.5e9", "500")
+estimators = pick("tokens", "tokens", "linear", "attention", "perfect")
+costs = built(GrowingCost, base=whole(1, 9), tokens=whole(1, 5), pairs=whole(0, 3))
 
 
 class Case(NamedTuple):
@@ -47,7 +44,7 @@ def case(lam: str, jct: str, cost: CostModel) -> Case:
     return Case(ordering, Rescan(lam, jct_model(jct, cost, LONGEST).ns, ns_per_token(cost, LONGEST)), lam)
 
 
-cases = st.builds(case, lams, estimators, costs)
+any_case = built(case, lams, estimators, costs)
 
 
 class Decision(NamedTuple):
@@ -70,9 +67,8 @@ def store(trace: Trace, block: int, spare: int) -> KVCache:
     return PrefixStore(ContentTree(trace, block), 2 * spare)
 
 
-def drive(trace: Trace, cache: KVCache, case: Case, seed: int) -> list[Decision]:
+def drive(trace: Trace, cache: KVCache, case: Case, rng: random.Random) -> list[Decision]:
     """Serve a trace one request at a time, some of them preempted in the middle, and check each decision."""
-    rng = random.Random(seed)
     queue = PolicyQueue(case.ordering)
     waiting: dict[int, RequestView] = {}
     front: list[RequestView] = []
@@ -133,21 +129,19 @@ def _run(
     cache.finish(i, tokens)
 
 
-traces = content_traces(st.sampled_from([1, 2, 4]), 24)
-
-
 @pytest.mark.parametrize("cache_of", [pool, store])
-@quietly
-@given(traces, cases, st.integers(0, 9), st.integers(0, 2**32))
-def test_every_decision_is_the_rescan_s(
-    cache_of: Callable[..., KVCache], drawn: tuple[Trace, int], case: Case, spare: int, seed: int
-) -> None:
+def test_every_decision_is_the_rescan_s(cache_of: Callable[..., KVCache]) -> None:
     """On the same integers, with the real caches, arrivals, evictions and preemptions; P3 holds on the way."""
-    trace, block = drawn
-    made = drive(trace, cache_of(trace, block, spare), case, seed)
-    assert sum(1 for d in made if not d.preempted) == len(trace)
-    for decision in made:
-        _check_overtaking(decision, case.rescan)
+
+    @cases(120, contents(pick(1, 2, 4), 24), any_case, whole(0, 9), lambda rng: rng)
+    def holds(drawn: tuple[Trace, int], case: Case, spare: int, rng: random.Random) -> None:
+        trace, block = drawn
+        made = drive(trace, cache_of(trace, block, spare), case, rng)
+        assert sum(1 for d in made if not d.preempted) == len(trace)
+        for decision in made:
+            _check_overtaking(decision, case.rescan)
+
+    holds()
 
 
 def _check_overtaking(decision: Decision, rescan: Rescan) -> None:
@@ -161,11 +155,9 @@ def _check_overtaking(decision: Decision, rescan: Rescan) -> None:
             assert rescan.weight * gap <= (works[i] - works[j.number]) * NS
 
 
-@quietly
-@given(cases, st.integers(0, 2**32))
-def test_any_hits_at_all_give_the_rescan_s_decisions(case: Case, seed: int) -> None:
+@cases(120, any_case, lambda rng: rng)
+def test_any_hits_at_all_give_the_rescan_s_decisions(case: Case, rng: random.Random) -> None:
     """Hits that jump anywhere, one or many at a time, as no real cache's do."""
-    rng = random.Random(seed)
     queue = PolicyQueue(case.ordering)
     waiting: dict[int, RequestView] = {}
     hits: dict[int, int] = {}

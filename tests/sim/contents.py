@@ -7,21 +7,27 @@ import random
 import numpy as np
 from hypothesis import strategies as st
 
+from tests.seeded import Maker, seeds
 from traces import Segments, Trace
 
-lives = st.binary(min_size=1, max_size=40) | st.builds(
-    lambda seed, length: random.Random(seed).randbytes(length), st.integers(0, 2**32), st.integers(20, 200)
-)
-"""What happens next, a byte each; long ones come from a seed."""
+
+def life(rng: random.Random) -> bytes:
+    """Make what happens next, a byte each; in some lives the same few things over and over."""
+    n = rng.choice([rng.randint(1, 40), rng.randint(20, 200)])
+    return bytes(rng.choices(rng.randbytes(rng.randint(1, 6)), k=n)) if rng.random() < 0.3 else rng.randbytes(n)
 
 
 def content_traces(block_size: st.SearchStrategy[int], max_size: int = 8) -> st.SearchStrategy[tuple[Trace, int]]:
     """Draw a trace and the block size that its lengths lie around; some have no content at all."""
-    return st.builds(_make, block_size, st.integers(1, max_size), st.integers(0, 5), st.integers(0, 2**32))
+    return st.builds(_make, block_size, st.integers(1, max_size), st.integers(0, 5), seeds.map(random.Random))
 
 
-def _make(block_size: int, n: int, kind: int, seed: int) -> tuple[Trace, int]:
-    rng = random.Random(seed)
+def contents(block_size: Maker, max_size: int = 8) -> Maker:
+    """Make what :func:`content_traces` draws."""
+    return lambda rng: _make(block_size(rng), rng.randint(1, max_size), rng.randint(0, 5), rng)
+
+
+def _make(block_size: int, n: int, kind: int, rng: random.Random) -> tuple[Trace, int]:
     prompts: list[list[tuple[int, int]]] = []
     for _ in range(n):
         if prompts and kind == 1:  # all alike

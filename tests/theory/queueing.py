@@ -95,6 +95,9 @@ class Queue:
 
 def serve(arrivals: np.ndarray, services: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """Return the waits at one server that takes the least rank of those that are there, the earliest of equals."""
+    if ranks.min() == ranks.max():  # Lindley: who starts last of a busy period waits for all before in it
+        before = np.cumsum(services) - services
+        return before + np.maximum.accumulate(arrivals - before) - arrivals
     starts, now, there = np.empty_like(arrivals), 0, []
     coming = list(zip(arrivals.tolist(), ranks.tolist(), services.tolist(), range(len(arrivals)), strict=True))[::-1]
     while coming or there:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModel
 from policies import parse_policy
@@ -15,22 +13,21 @@ from tests.engine import strategies
 from tests.engine.costs import PAPER, prefill_only
 from tests.engine.strategies import Run
 from tests.engine.test_invariants import first_steps
+from tests.seeded import cases, either, pick, whole
 from traces import Trace
-
-quietly = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 
 
 def trace_of(arrivals: list[int], prompts: list[int], outputs: list[int]) -> Trace:
     return Trace(*(np.array(column, dtype=np.int64) for column in (arrivals, prompts, outputs)))
 
 
-@quietly
-@given(
-    st.integers(1, 300),
-    st.integers(1, 320),
-    strategies.costs,
-    st.sampled_from(["fcfs+fixed:chunk={}", "sloweave:cap={}", "fcfs+token-budget:budget={}"]),
-    st.integers(0, 50),
+@cases(
+    80,
+    whole(1, 300),
+    either(whole(1, 320), whole(1, 9)),
+    strategies.COSTS,
+    pick("fcfs+fixed:chunk={}", "sloweave:cap={}", "fcfs+token-budget:budget={}"),
+    whole(0, 50),
 )
 def test_chunked_prefill_alone(prompt: int, chunk: int, cost: CostModel, policy: str, arrival: int) -> None:
     """T9: TTFT is the sum of the chunks' own steps, each with the context computed before it."""
@@ -43,8 +40,7 @@ def test_chunked_prefill_alone(prompt: int, chunk: int, cost: CostModel, policy:
     assert run.requests["ttft_ns"].tolist() == [expected]
 
 
-@quietly
-@given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.integers(2, 40), strategies.costs)
+@cases(80, lambda rng: [rng.randint(1, 60) for _ in range(rng.randint(1, 8))], whole(2, 40), strategies.COSTS)
 def test_decoding_alone(prompts: list[int], outputs: int, cost: CostModel) -> None:
     """T10: every gap of a fixed batch is the step of that batch, whose contexts grow by one token each."""
     n = len(prompts)
@@ -78,8 +74,7 @@ def test_saturation_of_the_paper_s_model() -> None:
     assert run.requests["ttft_ns"].tolist() == [service + (service - gap) * i for i in range(n)]
 
 
-@quietly
-@given(strategies.runs())
+@cases(80, strategies.runs())
 def test_little_s_law_on_every_sample_path(run: Run) -> None:
     """T12: counts integrated over steps equal times summed over requests, in integers, with nothing left over.
 

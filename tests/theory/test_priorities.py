@@ -6,7 +6,6 @@ import heapq
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
 from scipy import stats
 from scipy.integrate import quad
 
@@ -14,6 +13,7 @@ from policies import parse_policy
 from sim.engine import simulate
 from tests.engine import strategies
 from tests.engine.costs import prefill_only
+from tests.seeded import cases
 from tests.theory.queueing import WARM_UP, Customers, Queue, assert_matches
 from traces import Trace
 
@@ -73,8 +73,7 @@ def one_token(trace: Trace) -> Trace:
     return Trace(trace.arrival_ns, trace.prompt_tokens, np.ones(len(trace), dtype=np.int64))
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-@given(strategies.traces(max_size=20, max_prompt=200, own_objectives=False))
+@cases(40, strategies.traces(max_size=20, max_prompt=200, own_objectives=False))
 def test_conservation_law_on_every_sample_path(trace: Trace) -> None:
     """T8: the work in the system does not depend on the order, so neither does Σ S_i W_i: exactly, in integers."""
     trace = one_token(trace)
@@ -125,8 +124,7 @@ def test_srpt_bound_itself() -> None:
     assert half + error < 0.03 * theory
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-@given(strategies.traces(max_size=20, max_prompt=200, own_objectives=False))
+@cases(40, strategies.traces(max_size=20, max_prompt=200, own_objectives=False))
 def test_no_order_beats_srpt_on_any_sample_path(trace: Trace) -> None:
     """T7: the engine does not interrupt a prefill, so no ordering has a smaller mean sojourn."""
     trace = one_token(trace)
