@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -10,14 +11,14 @@ from hypothesis import strategies as st
 
 from costmodels import LinearCost
 from costmodels.prefill import PipelineCost
-from policies import parse_policy
+from policies import Policy, parse_policy
 from sim.cluster import simulate_cluster
 from sim.engine import Limits, simulate
 from sim.memory import Memory
 from sim.objectives import Objectives
 from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, Tables, token_gaps
 from sim.routers import ROUTERS
-from tests.seeded import built, pick, seeded, seeds
+from tests.seeded import built, pick, seeded
 from tests.tables import RunTables
 from traces import NONE, Trace
 
@@ -38,16 +39,12 @@ GOALS = built(
     itl_max=pick(None, 70, 10**30),
     jct=pick(None, 900, 10**30),
 )
-OBJECTIVES = seeded(GOALS)
 
 
-def tables() -> st.SearchStrategy[tuple[Columns, Columns]]:
-    """Draw requests and steps that agree in nothing but when tokens come; idle gaps lie between steps."""
-    return st.builds(_tables, st.integers(0, 12), st.integers(0, 40), seeds)
-
-
-def _tables(n: int, n_steps: int, seed: int) -> tuple[Columns, Columns]:
-    rng = np.random.default_rng(seed)
+def tables(seed: random.Random) -> tuple[Columns, Columns]:
+    """Make requests and steps that agree in nothing but when tokens come; idle gaps lie between steps."""
+    n, n_steps = seed.randint(0, 12), seed.choice([seed.randint(0, 3), seed.randint(0, 40)])
+    rng = np.random.default_rng(seed.getrandbits(64))
     scale = rng.choice([5, 100, 3_000_000_000])
     duration = rng.integers(1, scale + 1, n_steps)
     idle = np.where(rng.random(n_steps) < 0.2, rng.integers(0, 4 * scale, n_steps), 0)
@@ -104,9 +101,10 @@ def _tables(n: int, n_steps: int, seed: int) -> tuple[Columns, Columns]:
     return requests, steps
 
 
-def _trace(n: int, seed: int) -> Trace:
+def _trace(seed: random.Random) -> Trace:
     """Make a small trace with bursts, idle gaps and one-token outputs."""
-    rng = np.random.default_rng(seed)
+    n = seed.randint(1, 25)
+    rng = np.random.default_rng(seed.getrandbits(64))
     gaps = np.where(rng.random(n) < 0.1, 1500, rng.integers(0, rng.choice([1, 60, 200]), n))
     outputs = np.where(rng.random(n) < 0.2, 1, rng.integers(1, 60, n))
     own = {}
@@ -121,59 +119,50 @@ def _trace(n: int, seed: int) -> Trace:
     return Trace(np.cumsum(gaps), rng.integers(1, 40, n), outputs, **own)
 
 
-traces = st.builds(_trace, st.integers(1, 25), seeds)
+def _policy(rng: random.Random) -> Policy:
+    return parse_policy(rng.choice(POLICIES))
+
 
 COST = LinearCost(step=5, decode=4, per_decode=3, prefill=6, per_token=2)
 
 
-def engine_runs() -> st.SearchStrategy[tuple[Trace, RunTables, Objectives]]:
+def engine_run(rng: random.Random) -> tuple[Trace, RunTables, Objectives]:
     """Run the engine on a random trace, sometimes up to a horizon only."""
-
-    def make(trace: Trace, policy: str, seed: int) -> tuple[Trace, RunTables, Objectives]:
-        rng = random.Random(seed)
-        goals = GOALS(rng)
-        predictor = rng.choice([None, LinearCost(step=9, decode=2, per_decode=4, prefill=5, per_token=1)])
-        limits = Limits(max_model_len=rng.choice([None, 70]), horizon_ns=rng.choice([None, None, 20, 700]))
-        made = parse_policy(policy)
-        return trace, simulate(trace, made, COST, predictor=predictor, objectives=goals, limits=limits), goals
-
-    return st.builds(make, traces, st.sampled_from(POLICIES), seeds)
+    trace, policy, goals = _trace(rng), _policy(rng), GOALS(rng)
+    predictor = rng.choice([None, LinearCost(step=9, decode=2, per_decode=4, prefill=5, per_token=1)])
+    limits = Limits(max_model_len=rng.choice([None, 70]), horizon_ns=rng.choice([None, None, 20, 700]))
+    return trace, simulate(trace, policy, COST, predictor=predictor, objectives=goals, limits=limits), goals
 
 
-def memory_runs() -> st.SearchStrategy[tuple[Trace, Tables, Objectives]]:
+def engine_runs() -> st.SearchStrategy[tuple[Trace, RunTables, Objectives]]:
+    """Draw what :func:`engine_run` makes."""
+    return seeded(engine_run)
+
+
+def memory_run(rng: random.Random) -> tuple[Trace, Tables, Objectives]:
     """Run one engine or several behind a router with too little memory, so that requests are preempted."""
-
-    def make(trace: Trace, policy: str, seed: int) -> tuple[Trace, Tables, Objectives]:
-        rng = random.Random(seed)
-        goals, replicas, block = GOALS(rng), rng.choice([1, 1, 2, 3]), rng.choice([1, 4, 16])
-        needed = -(-int((trace.prompt_tokens + trace.output_tokens).max()) // block)
-        memory = Memory(blocks=needed + 1 + rng.randint(0, 4), block_size=block, prefix_cache=rng.choice([False, True]))
-        limits = Limits(horizon_ns=rng.choice([None, None, 20, 700]))
-        if replicas == 1:
-            cache = memory.build(trace)
-            made = parse_policy(policy)
-            return trace, simulate(trace, made, COST, objectives=goals, limits=limits, cache=cache), goals
-        policies = [parse_policy(policy) for _ in range(replicas)]
-        router = rng.choice(list(ROUTERS))
-        return (
-            trace,
-            simulate_cluster(trace, policies, COST, router=router, memory=memory, objectives=goals, limits=limits),
-            goals,
-        )
-
-    return st.builds(make, traces, st.sampled_from(POLICIES), seeds)
+    trace, policy, goals = _trace(rng), _policy(rng), GOALS(rng)
+    replicas, block = rng.choice([1, 1, 2, 3]), rng.choice([1, 4, 16])
+    needed = -(-int((trace.prompt_tokens + trace.output_tokens).max()) // block)
+    memory = Memory(blocks=needed + 1 + rng.randint(0, 4), block_size=block, prefix_cache=rng.choice([False, True]))
+    limits = Limits(horizon_ns=rng.choice([None, None, 20, 700]))
+    if replicas == 1:
+        cache = memory.build(trace)
+        return trace, simulate(trace, policy, COST, objectives=goals, limits=limits, cache=cache), goals
+    policies = [deepcopy(policy) for _ in range(replicas)]
+    router = rng.choice(list(ROUTERS))
+    return (
+        trace,
+        simulate_cluster(trace, policies, COST, router=router, memory=memory, objectives=goals, limits=limits),
+        goals,
+    )
 
 
-def pipeline_runs() -> st.SearchStrategy[tuple[Trace, Tables, Objectives]]:
+def pipeline_run(rng: random.Random) -> tuple[Trace, Tables, Objectives]:
     """Run an engine whose batches overlap in the two stages of a pipeline."""
-
-    def make(trace: Trace, policy: str, seed: int) -> tuple[Trace, Tables, Objectives]:
-        rng = random.Random(seed)
-        goals = GOALS(rng)
-        trace = replace(trace, output_tokens=np.ones_like(trace.output_tokens))
-        second = LinearCost(step=rng.randint(1, 60), per_token=rng.randint(0, 4))
-        cost = PipelineCost("two", (LinearCost(step=5, per_token=2), second))
-        limits = Limits(horizon_ns=rng.choice([None, None, 700]))
-        return trace, simulate(trace, parse_policy(policy), cost, objectives=goals, limits=limits), goals
-
-    return st.builds(make, traces, st.sampled_from(POLICIES), seeds)
+    trace, policy, goals = _trace(rng), _policy(rng), GOALS(rng)
+    trace = replace(trace, output_tokens=np.ones_like(trace.output_tokens))
+    second = LinearCost(step=rng.randint(1, 60), per_token=rng.randint(0, 4))
+    cost = PipelineCost("two", (LinearCost(step=5, per_token=2), second))
+    limits = Limits(horizon_ns=rng.choice([None, None, 700]))
+    return trace, simulate(trace, policy, cost, objectives=goals, limits=limits), goals

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sim.content import ContentTree
-from tests.sim.contents import content_traces
-from tests.traces.strategies import contents
+from tests.seeded import cases, whole
+from tests.sim.contents import contents
 from traces import Segments, Trace
 
 
@@ -46,21 +45,13 @@ def check(trace: Trace, block_size: int) -> None:
     assert [node.number for node in tree.nodes] == list(range(len(tree.nodes)))
 
 
-@settings(deadline=None, max_examples=300)
-@given(content_traces(st.integers(1, 5)))
+@cases(300, contents(whole(1, 5)))
 def test_equals_the_tokens_written_out(drawn: tuple[Trace, int]) -> None:
     trace, block_size = drawn
     if trace.segments is None:
         assert [ContentTree(trace, block_size).path(i) for i in range(len(trace))] == [()] * len(trace)
     else:
         check(trace, block_size)
-
-
-@settings(deadline=None, max_examples=100)
-@given(contents(6, largest=9), st.integers(1, 4))
-def test_equals_the_tokens_of_unrelated_prompts(segments: Segments, block_size: int) -> None:
-    lengths = np.diff(np.concatenate([[0], np.cumsum(segments.tokens)])[segments.offsets])
-    check(Trace(np.arange(6), lengths, np.ones(6, dtype=np.int64), segments=segments), block_size)
 
 
 def trace_of(*prompts: list[tuple[int, int]]) -> Trace:
@@ -74,6 +65,19 @@ def trace_of(*prompts: list[tuple[int, int]]) -> Trace:
             np.array([n for p in prompts for _, n in p]),
         ),
     )
+
+
+def unrelated(rng: random.Random) -> Trace:
+    """Make six prompts of one to five segments over few ids."""
+    ids, most = rng.choice([0, 1, 4]), rng.choice([1, 9, 9])
+    return trace_of(
+        *[[(rng.randint(0, ids), rng.randint(1, most)) for _ in range(rng.randint(1, 5))] for _ in range(6)]
+    )
+
+
+@cases(100, unrelated, whole(1, 4))
+def test_equals_the_tokens_of_unrelated_prompts(trace: Trace, block_size: int) -> None:
+    check(trace, block_size)
 
 
 def common_blocks(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> int:

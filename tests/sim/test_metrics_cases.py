@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels import LinearCost
 from policies import parse_policy
@@ -15,7 +14,8 @@ from sim.engine import Limits, simulate
 from sim.metrics import over_time, summarise
 from sim.objectives import Objectives
 from sim.records import FINISHED, NULL
-from tests.sim.random_runs import engine_runs
+from tests.seeded import cases, whole, wide
+from tests.sim.random_runs import engine_run
 from tests.tables import RunTables
 from traces import Trace, TraceError
 
@@ -131,8 +131,7 @@ def test_a_horizon_before_the_first_arrival_has_a_report_of_nulls() -> None:
     assert_nothing_measured(run([500], [10], [1], Limits(horizon_ns=50)), {"slo_attainment"})
 
 
-@settings(max_examples=100, deadline=None)
-@given(engine_runs())
+@cases(100, engine_run)
 def test_little_s_law_is_exact_on_the_sample_path(drawn: Run) -> None:
     """∫ N dt = Σ T for decoding requests, and for those that wait at the start of steps (T12 of the theory checks)."""
     _, tables, _ = drawn
@@ -154,8 +153,7 @@ def test_little_s_law_is_exact_on_the_sample_path(drawn: Run) -> None:
     assert (steps["waiting"] * duration).sum() == stays.sum()
 
 
-@settings(max_examples=60, deadline=None)
-@given(engine_runs(), st.integers(1, 20))
+@cases(60, engine_run, whole(1, 20))
 def test_bins_add_up_to_the_summary(drawn: Run, bins: int) -> None:
     _, tables, goals = drawn
     summary = summarise(tables.requests, tables.steps, goals)
@@ -168,8 +166,7 @@ def test_bins_add_up_to_the_summary(drawn: Run, bins: int) -> None:
     assert (series["batch"] * width).sum() == pytest.approx(batch.sum(), rel=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
-@given(engine_runs())
+@cases(100, engine_run)
 def test_goodput_is_throughput_times_attainment_where_all_finish(drawn: Run) -> None:
     """Table 2 of SLOWeave is consistent in the same way."""
     _, tables, goals = drawn
@@ -179,8 +176,7 @@ def test_goodput_is_throughput_times_attainment_where_all_finish(drawn: Run) -> 
         assert summary["goodput"] == pytest.approx(product, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
-@given(engine_runs(), st.integers(0, 10**15))
+@cases(60, engine_run, wide(10**15))
 def test_shifting_time_changes_nothing(drawn: Run, by: int) -> None:
     _, tables, goals = drawn
     requests = {
@@ -193,8 +189,7 @@ def test_shifting_time_changes_nothing(drawn: Run, by: int) -> None:
     assert summarise(requests, steps, goals) == summarise(tables.requests, tables.steps, goals)
 
 
-@settings(max_examples=60, deadline=None)
-@given(engine_runs(), st.integers(1, 20))
+@cases(60, engine_run, whole(1, 20))
 def test_scaling_time_by_a_power_of_two_scales_times_and_rates(drawn: Run, power: int) -> None:
     _, tables, goals = drawn
     factor = 2**power
@@ -217,12 +212,11 @@ def test_scaling_time_by_a_power_of_two_scales_times_and_rates(drawn: Run, power
             assert after[key] == value
 
 
-@settings(max_examples=60, deadline=None)
-@given(engine_runs(), st.randoms(use_true_random=False))
-def test_the_order_of_requests_does_not_matter(drawn: Run, random: object) -> None:
+@cases(60, engine_run, lambda rng: rng)
+def test_the_order_of_requests_does_not_matter(drawn: Run, rng: random.Random) -> None:
     _, tables, goals = drawn
     order = list(range(len(tables.requests["arrival_ns"])))
-    random.shuffle(order)  # type: ignore[attr-defined]
+    rng.shuffle(order)
     before = summarise(tables.requests, tables.steps, goals)
     after = summarise({name: column[order] for name, column in tables.requests.items()}, tables.steps, goals)
     for key, value in before.items():

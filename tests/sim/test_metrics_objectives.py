@@ -6,12 +6,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from sim.metrics import met, summarise
 from sim.objectives import ObjectiveError, Objectives
 from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, token_gaps
+from tests.seeded import built, cases, either, maybe, pick, whole, wide
 
 
 def requests_of(*gaps: list[int], arrival: int = 0, first_token: int = 100, **columns: list[int]) -> Columns:
@@ -42,12 +41,8 @@ def exact_p99(gaps: list[int]) -> Fraction:
     return ordered[low] + (position - low) * (ordered[min(low + 1, len(gaps) - 1)] - ordered[low])
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 1200), st.sampled_from([1, 3, 100, 10**4, 10**7, 10**9]))
-@example(seed=0, n=101, spread=10**9)
-@example(seed=0, n=1001, spread=10**9)
-def test_p99_is_compared_as_a_fraction(seed: int, n: int, spread: int) -> None:
-    """D at the floor and the ceiling of the true P99, which is often a whole number itself."""
+def compare_p99(seed: int, n: int, spread: int) -> None:
+    """Compare with D at the floor and the ceiling of the true P99, which is often a whole number itself."""
     rng = np.random.default_rng(seed)
     gaps = (25_000_000 + rng.integers(0, spread + 1, n)).tolist()
     true = exact_p99(gaps)
@@ -55,6 +50,16 @@ def test_p99_is_compared_as_a_fraction(seed: int, n: int, spread: int) -> None:
     for d in (int(true), -int(-true // 1)):
         assert met(requests, Objectives(tpot_p99=d)).tolist() == [true <= d]
         assert met({**requests, "slo_tpot_ns": np.array([d])}, Objectives(tpot_p99=1)).tolist() == [true <= d]
+
+
+@cases(300, whole(0, 2**32), either(whole(1, 1200), whole(1, 9)), pick(1, 3, 100, 10**4, 10**7, 10**9))
+def test_p99_is_compared_as_a_fraction(seed: int, n: int, spread: int) -> None:
+    compare_p99(seed, n, spread)
+
+
+@pytest.mark.parametrize("n", [101, 1001])
+def test_so_is_a_p99_that_is_one_of_the_gaps(n: int) -> None:
+    compare_p99(0, n, 10**9)
 
 
 def test_a_float_above_the_whole_p99_that_it_stands_for_is_met() -> None:
@@ -70,8 +75,7 @@ def test_a_float_above_the_whole_p99_that_it_stands_for_is_met() -> None:
     assert misjudged > 0, "numpy's percentile is exact here now, so this test no longer tests anything"
 
 
-@given(st.integers(1, 3000), st.integers(1, 10**10))
-@settings(max_examples=100, deadline=None)
+@cases(100, either(whole(1, 9), whole(1, 3000)), wide(10**10, 1))
 def test_gaps_of_exactly_d_are_met(n: int, d: int) -> None:
     goals = Objectives(tpot=d, tpot_p99=d, itl_max=d)
     assert met(requests_of([d] * n), goals).all()
@@ -110,10 +114,10 @@ def test_a_request_s_own_objectives_replace_the_run_s() -> None:
     assert met(requests, Objectives(tpot=49)).tolist() == [False] * 4
 
 
-objective_values = st.none() | st.integers(1, 10**7) | st.integers(1, 10**15)
+objective_values = maybe(wide(10**15, 1))
 
 
-@given(st.builds(Objectives, objective_values, objective_values, objective_values, objective_values, objective_values))
+@cases(100, built(Objectives, *[objective_values] * 5))
 def test_objectives_as_text_are_read_back(goals: Objectives) -> None:
     assert Objectives.parse(str(goals)) == goals
 

@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sim.metrics import met, over_time, summarise
 from sim.objectives import Objectives
 from sim.records import Columns, Tables
-from tests.sim.random_runs import OBJECTIVES, engine_runs, memory_runs, pipeline_runs, tables
+from tests.seeded import cases, either, whole
+from tests.sim.random_runs import GOALS, engine_run, memory_run, pipeline_run, tables
 from tests.sim.slow_metrics import rows_of, slow_met, slow_summary
 from tests.tables import RunTables
 from traces import Trace
@@ -31,23 +30,20 @@ def assert_equal(fast: dict[str, float | int | None], slow: dict[str, float | in
             assert value == expected, key
 
 
-@settings(max_examples=150, deadline=None)
-@given(tables(), OBJECTIVES)
+@cases(150, tables, GOALS)
 def test_summary_of_random_tables_equals_the_slow_reference(drawn: tuple[Columns, Columns], goals: Objectives) -> None:
     requests, steps = drawn
     assert_equal(summarise(requests, steps, goals), slow_summary(requests, steps, goals))
     assert met(requests, goals).tolist() == slow_met(requests, steps, goals)
 
 
-@settings(max_examples=100, deadline=None)
-@given(engine_runs())
+@cases(100, engine_run)
 def test_summary_of_engine_runs_equals_the_slow_reference(run: tuple[Trace, RunTables, Objectives]) -> None:
     _, result, goals = run
     assert_equal(summarise(result.requests, result.steps, goals), slow_summary(result.requests, result.steps, goals))
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.one_of(memory_runs(), pipeline_runs()))
+@cases(100, either(memory_run, pipeline_run))
 def test_summary_with_preemptions_replicas_and_pipelines_equals_the_slow_reference(
     run: tuple[Trace, Tables, Objectives],
 ) -> None:
@@ -57,8 +53,7 @@ def test_summary_with_preemptions_replicas_and_pipelines_equals_the_slow_referen
     assert met(requests, goals).tolist() == slow_met(requests, steps, goals, preemptions)
 
 
-@settings(max_examples=120, deadline=None)
-@given(st.one_of(engine_runs(), memory_runs()))
+@cases(120, either(engine_run, memory_run))
 def test_the_engine_s_columns_per_request_are_those_of_its_tokens(run: tuple[Trace, Tables, Objectives]) -> None:
     _, result, _ = run
     for row in rows_of(result.requests, result.steps, result.preemptions):
@@ -74,8 +69,7 @@ def test_the_engine_s_columns_per_request_are_those_of_its_tokens(run: tuple[Tra
             assert row.token_ns[-1] == row.values["finished_ns"]
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.one_of(engine_runs(), memory_runs(), pipeline_runs()), st.integers(1, 9))
+@cases(80, either(engine_run, memory_run, pipeline_run), whole(1, 9))
 def test_over_time_averages_each_nanosecond(run: tuple[Trace, Tables, Objectives], bins: int) -> None:
     """Steps may overlap: those of several replicas, and batches in a pipeline, where each stage counts by its work."""
     _, result, _ = run

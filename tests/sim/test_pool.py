@@ -6,15 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sim.content import ContentTree
 from sim.least import FAR
 from sim.pool import BlockPool
 from sim.runs import RunStretch
 from tests.blockwise import BlockwisePool
-from tests.sim.contents import content_traces, lives
+from tests.seeded import cases, just, whole
+from tests.sim.contents import contents, life
 from traces import Segments, Trace
 
 
@@ -183,22 +182,20 @@ def lead(pair: Pair, choices: bytes) -> None:
         pair.compare()
 
 
-spare = st.integers(0, 12)
+spare = whole(0, 12)
 
 
 def largest(trace: Trace, block_size: int) -> int:
     return int(-(-(trace.prompt_tokens + trace.output_tokens - 1) // block_size).max())
 
 
-@settings(deadline=None, max_examples=150)
-@given(content_traces(st.integers(1, 5)), spare, lives)
+@cases(150, contents(whole(1, 5)), spare, life)
 def test_equals_the_pool_block_by_block(drawn: tuple[Trace, int], more: int, choices: bytes) -> None:
     trace, block_size = drawn
     lead(Pair(trace, block_size, largest(trace, block_size) + 1 + more), choices)
 
 
-@settings(deadline=None, max_examples=30)
-@given(content_traces(st.just(16)), spare, lives)
+@cases(30, contents(just(16)), spare, life)
 def test_equals_the_pool_block_by_block_with_blocks_of_16_tokens(
     drawn: tuple[Trace, int], more: int, choices: bytes
 ) -> None:
@@ -206,8 +203,7 @@ def test_equals_the_pool_block_by_block_with_blocks_of_16_tokens(
     lead(Pair(trace, block_size, largest(trace, block_size) + 1 + more), choices)
 
 
-@settings(deadline=None, max_examples=30)
-@given(content_traces(st.integers(1, 5)), st.integers(2, 12), lives)
+@cases(30, contents(whole(1, 5)), whole(2, 12), life)
 def test_equals_it_where_some_requests_are_refused(drawn: tuple[Trace, int], blocks: int, choices: bytes) -> None:
     pair = Pair(*drawn, blocks)
     refused = {i for i in range(len(drawn[0])) if pair.fast.refusal(i) is not None}
@@ -215,8 +211,7 @@ def test_equals_it_where_some_requests_are_refused(drawn: tuple[Trace, int], blo
     lead(pair, choices)
 
 
-@settings(deadline=None, max_examples=30)
-@given(content_traces(st.integers(1, 5)), spare, lives)
+@cases(30, contents(whole(1, 5)), spare, life)
 def test_equals_it_without_a_prefix_cache(drawn: tuple[Trace, int], more: int, choices: bytes) -> None:
     trace, block_size = drawn
     pair = Pair(trace, block_size, largest(trace, block_size) + 1 + more, caching=False)
@@ -224,8 +219,7 @@ def test_equals_it_without_a_prefix_cache(drawn: tuple[Trace, int], more: int, c
     assert all(pair.fast.hit_tokens(i, tokens) == 0 for i, tokens in enumerate(pair.tokens))
 
 
-@settings(deadline=None, max_examples=30)
-@given(content_traces(st.integers(1, 5)), lives)
+@cases(30, contents(whole(1, 5)), life)
 def test_unlimited_memory_equals_a_pool_that_is_never_full(drawn: tuple[Trace, int], choices: bytes) -> None:
     lead(Pair(*drawn, 3000, endless=True), choices)
 

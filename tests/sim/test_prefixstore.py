@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sim.content import ContentTree
 from sim.kvcache import NullCache
 from sim.memory import Memory, MemoryConfigError
 from sim.pool import BlockPool
 from sim.prefixstore import CpuMemory, PrefixStore
-from tests.sim.contents import content_traces, lives
+from tests.seeded import cases, pick, whole
+from tests.sim.contents import contents, life
 from tests.sim.slow_store import SlowStore
 from tests.sim.test_pool import prompts_of
 from traces import Trace
@@ -78,14 +77,14 @@ class Pair:
         self.watched = hits
 
 
-@settings(deadline=None, max_examples=200)
-@given(
-    content_traces(st.integers(1, 5)),
-    st.integers(0, 20),
-    st.sampled_from(["keep", "discard", "offload", "offload"]),
-    st.integers(1, 30),
-    st.integers(1, 3),
-    lives,
+@cases(
+    200,
+    contents(whole(1, 5)),
+    whole(0, 20),
+    pick("keep", "discard", "offload", "offload"),
+    whole(1, 30),
+    whole(1, 3),
+    life,
 )
 def test_equals_the_store_block_by_block(
     drawn: tuple[Trace, int], blocks: int, suffix: str, cpu_blocks: int, most: int, choices: bytes

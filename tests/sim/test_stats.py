@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from sim.stats import (
@@ -24,11 +23,27 @@ from sim.stats import (
     t_interval,
     weighted_percentile,
 )
+from tests.seeded import Maker, cases, either, pick, whole
 
 NOTHING = Interval(None, None, None)
 
-values = st.floats(-1e6, 1e6).map(lambda x: round(x, 3))
-samples = st.lists(values, min_size=2, max_size=30)
+
+def value(rng: random.Random) -> float:
+    """Make a value of any size, whole ones and ends among them."""
+    size = 10.0 ** rng.randint(-3, 6)
+    any_of_it = round(rng.uniform(-size, size), 3)
+    return rng.choice([0.0, float(rng.randint(-5, 5)), size, -size, any_of_it, any_of_it])
+
+
+def listed(maker: Maker, low: int, high: int) -> Maker:
+    """Make a list, short ones as often as long ones, and some of few different values."""
+
+    def make(rng: random.Random) -> list:
+        n = rng.randint(low, rng.choice([min(high, low + 2), high]))
+        made = [maker(rng) for _ in range(n)]
+        return rng.choices(made[:2], k=n) if n and rng.random() < 0.2 else made
+
+    return make
 
 
 def binomial_bound(p: float, n: int) -> float:
@@ -44,14 +59,15 @@ def test_t_interval_of_one_two_three() -> None:
     assert (lo, hi) == pytest.approx((2 - t / math.sqrt(3), 2 + t / math.sqrt(3)), rel=1e-12)
 
 
-@given(samples, st.sampled_from([0.5, 0.9, 0.95, 0.99]))
+@cases(100, listed(value, 2, 30), pick(0.5, 0.9, 0.95, 0.99))
 def test_t_interval_equals_scipy_s(sample: list[float], confidence: float) -> None:
-    assume(min(sample) < max(sample))
+    if min(sample) == max(sample):
+        return
     expected = scipy_stats.t.interval(confidence, len(sample) - 1, np.mean(sample), scipy_stats.sem(sample))
     assert t_interval(sample, confidence)[1:] == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-@given(values, st.integers(2, 30))
+@cases(100, value, whole(2, 30))
 def test_equal_values_have_an_interval_of_no_width(value: float, n: int) -> None:
     assert t_interval([value] * n) == (value, value, value)
     assert bootstrap_interval([value] * n) == (pytest.approx(value), pytest.approx(value), pytest.approx(value))
@@ -116,12 +132,12 @@ def test_reproduction_interval_is_t_s_root() -> None:
         reproduction_interval([1, 2], paper_seeds=0)
 
 
-@given(st.lists(st.tuples(values, values), min_size=2, max_size=20))
+@cases(120, listed(lambda rng: (value(rng), value(rng)), 2, 20))
 def test_paired_equals_scipy_s_t_test(pairs: list[tuple[float, float]]) -> None:
     a, b = (list(column) for column in zip(*pairs, strict=True))
     differences = np.subtract(a, b)
-    # A spread that is rounding error is no spread; scipy warns there.
-    assume(np.std(differences) > 1e-9 * (1 + np.abs(differences).max()))
+    if np.std(differences) <= 1e-9 * (1 + np.abs(differences).max()):
+        return  # a spread that is rounding error is no spread; scipy warns there
     expected = scipy_stats.ttest_rel(a, b)
     result = paired(a, b)
     assert p_value(a, b) == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
@@ -154,8 +170,19 @@ def test_holm_by_hand() -> None:
     assert holm([]) == []
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.5))
-def test_holm_rejects_what_the_step_down_rule_does(p: list[float], alpha: float) -> None:
+def hypotheses(rng: random.Random) -> tuple[list[float], float]:
+    """Make p-values, on all sides of the level and of its parts, and the level."""
+    alpha = rng.choice([0.001, 0.05, 0.5, rng.uniform(0.001, 0.5)])
+
+    def p(rng: random.Random) -> float:
+        return rng.choice([0.0, 1.0, alpha / rng.randint(1, 12), rng.random() * alpha, rng.random()])
+
+    return listed(p, 1, 12)(rng), alpha
+
+
+@cases(150, hypotheses)
+def test_holm_rejects_what_the_step_down_rule_does(drawn: tuple[list[float], float]) -> None:
+    p, alpha = drawn
     adjusted = holm(p)
     rejected = set()
     for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
@@ -201,8 +228,7 @@ def test_a_noisy_best_policy_is_tied_with_all_that_differ_below_it() -> None:
     assert ranking(per_seed) == [["noisy", "b", "c", "d"]]
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 6), st.booleans())
+@cases(100, whole(0, 2**32), whole(1, 6), pick(False, True))
 def test_groups_end_only_where_all_pairs_across_differ(seed: int, n: int, higher: bool) -> None:
     rng = np.random.default_rng(seed)
     noise = rng.choice([0.1, 1, 5], n)
@@ -230,8 +256,7 @@ def test_rankings_of_equal_policies_are_printed_no_more_often_than_the_level() -
     assert alarms / runs <= 0.05 + binomial_bound(0.05, runs)
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 2**32), st.integers(5, 25))
+@cases(20, whole(0, 2**32), whole(5, 25))
 def test_bootstrap_equals_scipy_s_bca(seed: int, n: int) -> None:
     sample = np.random.default_rng(seed).exponential(size=n)
     expected = scipy_stats.bootstrap(
@@ -267,9 +292,10 @@ def test_bootstrap_of_a_ratio_over_nothing_is_nothing() -> None:
     assert bootstrap_interval([[0, 0], [0, 0]], pooled_ratio) == NOTHING
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30), st.floats(0.01, 100))
+@cases(100, listed(lambda rng: abs(value(rng)), 1, 30), pick(0.01, 0.3, 7.0, 100.0))
 def test_jain_lies_between_one_over_n_and_one_and_ignores_units(sample: list[float], unit: float) -> None:
-    assume(max(sample) > 1e-3)
+    if max(sample) <= 1e-3:
+        return
     index = jain(sample)
     assert index is not None
     assert 1 / len(sample) - 1e-12 <= index <= 1 + 1e-12
@@ -284,19 +310,27 @@ def test_jain_of_known_shares() -> None:
     assert jain([]) is None
 
 
-numbers = st.one_of(
-    st.lists(st.integers(0, 2**40), min_size=1, max_size=200).map(lambda x: np.array(x, dtype=np.int64)),
-    st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=200).map(np.array),
-)
-qs = st.sampled_from([0, 0.1, 25, 50, 90, 99, 99.9, 100])
+def integers(seed: random.Random) -> np.ndarray:
+    rng = np.random.default_rng(seed.getrandbits(64))
+    return rng.integers(0, seed.choice([1, 3, 2**20, 2**40]), seed.choice([1, 2, 3, seed.randint(1, 200)]))
 
 
-@given(numbers, st.lists(qs, min_size=1, max_size=4))
+def floats(seed: random.Random) -> np.ndarray:
+    rng = np.random.default_rng(seed.getrandbits(64))
+    drawn = rng.uniform(-1, 1, seed.choice([1, 2, 3, seed.randint(1, 200)])) * 10.0 ** seed.randint(-300, 9)
+    return drawn if seed.random() < 0.5 else np.where(rng.random(len(drawn)) < 0.3, 0, rng.choice(drawn, len(drawn)))
+
+
+numbers = either(integers, floats)
+qs = pick(0, 0.1, 25, 50, 90, 99, 99.9, 100)
+
+
+@cases(150, numbers, listed(qs, 1, 4))
 def test_percentiles_are_numpy_s_to_the_last_bit(sample: np.ndarray, wanted: list[float]) -> None:
     assert percentiles(sample, wanted) == np.percentile(sample, wanted).tolist()
 
 
-@given(numbers, qs, st.integers(0, 2**32), st.booleans())
+@cases(150, numbers, qs, whole(0, 2**32), pick(False, True))
 def test_weighted_percentile_is_that_of_the_expanded_sample(
     sample: np.ndarray, q: float, seed: int, ones: bool
 ) -> None:

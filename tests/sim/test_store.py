@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import sim.provenance
 import sim.store
@@ -29,8 +28,9 @@ from sim.objectives import Objectives
 from sim.provenance import cost_model_hash, provenance
 from sim.records import NULL, OUTCOMES, Columns, Tables
 from sim.store import StoreError, atomic_write, read_run, write_run
+from tests.seeded import either, seeded
 from tests.sim.example import COST, GOALS, example_run
-from tests.sim.random_runs import engine_runs, memory_runs
+from tests.sim.random_runs import engine_run, memory_run
 from traces import Trace
 
 
@@ -49,7 +49,7 @@ def assert_same(stored: Columns, memory: Columns) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.one_of(engine_runs(), memory_runs()))
+@given(seeded(either(engine_run, memory_run)))
 def test_a_run_read_back_is_the_run(
     tmp_path_factory: pytest.TempPathFactory, run: tuple[Trace, Tables, Objectives]
 ) -> None:
@@ -114,7 +114,7 @@ def test_an_empty_trace_can_be_stored(tmp_path: Path) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.one_of(engine_runs(), memory_runs()))
+@given(seeded(either(engine_run, memory_run)))
 def test_batches_are_vllm_s_list_of_running_requests(
     tmp_path_factory: pytest.TempPathFactory, run: tuple[Trace, Tables, Objectives]
 ) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels.linear import LinearCost
 from policies.spec import parse_policy
@@ -13,14 +11,14 @@ from sim.memory import Memory
 from sim.metrics import summarise
 from sim.objectives import Objectives
 from sim.window import arrived_between
+from tests.seeded import cases, whole, wide
 from traces.synthetic import generate
 
 TRACE = generate("mixed", 3, n=60)
 RUN = simulate(TRACE, parse_policy("vllm-default"), LinearCost(), cache=Memory(blocks=480).build(TRACE))
 
 
-@settings(deadline=None, max_examples=40)
-@given(begin=st.integers(0, 800_000_000), length=st.integers(1, 900_000_000))
+@cases(50, whole(0, 800_000_000), wide(900_000_000, 1))
 def test_a_window_counts_its_own_requests_alone(begin: int, length: int) -> None:
     requests, preemptions = arrived_between(RUN.requests, RUN.preemptions, begin, begin + length)
     inside = (TRACE.arrival_ns >= begin) & (TRACE.arrival_ns < begin + length)
