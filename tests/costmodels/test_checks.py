@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 from costmodels import CostModel, LinearCost, load_cost_model, shipped_models, with_margin
 from costmodels.checks import check_cost_model
-from tests.costmodels.strategies import costs
+from tests.costmodels.strategies import cost
+from tests.seeded import cases
 
 
 @pytest.mark.parametrize("name", shipped_models())
@@ -32,8 +32,7 @@ def test_a_model_without_a_slope_is_certified(model: LinearCost) -> None:
     assert check_cost_model(model) == []
 
 
-@settings(deadline=None, max_examples=6)
-@given(costs())
+@cases(6, cost)
 def test_every_linear_model_is_certified(model: CostModel) -> None:
     assert check_cost_model(model) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import warnings
 from dataclasses import replace
@@ -12,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModel, CostModelError, LinearCost, with_margin
 from costmodels.calibrated import CalibratedCost, RangeWarning, ResidualTable, WithResiduals
@@ -24,6 +23,7 @@ from costmodels.linear_fit import LinearEstimator
 from costmodels.margin import WithMargin
 from costmodels.nnls_fit import NnlsEstimator
 from tests.costmodels.made_profiles import made
+from tests.seeded import cases, pick
 
 STEPS, NS, SHAPES = made(noise=0.1, repeats=8)
 
@@ -43,8 +43,14 @@ def test_it_covers_what_it_says_however_good_the_model(estimator: Any, coverage:
     assert abs(np.mean(covered) - coverage) < 3 * error
 
 
-@settings(deadline=None)
-@given(st.lists(st.floats(0.5, 3), min_size=1, max_size=300), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
+def shares(rng: random.Random) -> list[float]:
+    """Make ratios of times to predictions, in some lists few different ones."""
+    n = rng.choice([rng.randint(1, 20), rng.randint(1, 300)])
+    made = [rng.choice([0.5, 1.0, 3.0, *[rng.uniform(0.5, 3)] * 9]) for _ in range(n)]
+    return made if rng.random() < 0.7 else rng.choices(made[:3], k=n)
+
+
+@cases(120, shares, pick(0.5, 0.9, 0.95, 0.99))
 def test_the_share_is_an_order_statistic(ratios: list[float], coverage: float) -> None:
     observed = np.array(ratios)
     rank = ceil((len(ratios) + 1) * Fraction(repr(coverage)))

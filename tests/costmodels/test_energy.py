@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from costmodels.energy import (
     POWER,
@@ -27,6 +25,7 @@ from policies import parse_policy
 from sim.engine import simulate
 from sim.metrics import summarise
 from sim.objectives import Objectives
+from tests.seeded import cases, whole, wide
 from traces import Trace
 
 LLM, GPU = load_llm("llama-3.1-8b"), load_gpu("a100-80")
@@ -69,7 +68,7 @@ def test_reading_the_weights_alone_is_the_memory_share_of_a_decode() -> None:
     assert share == pytest.approx(0.5, rel=1e-4)
 
 
-@given(gpus=st.integers(1, 8))
+@pytest.mark.parametrize("gpus", range(1, 9))
 def test_power_grows_with_the_gpus(gpus: int) -> None:
     one_gpu, several = power_energy(LLM, GPU), power_energy(LLM, GPU, gpus)
     assert (several.idle_w, several.peak_w) == (gpus * one_gpu.idle_w, gpus * one_gpu.peak_w)
@@ -117,7 +116,7 @@ def test_without_energies_there_is_nothing_to_fit(profile: Profile) -> None:
         measured_energy(zero, idle_w=60)
 
 
-@given(met=st.integers(1, 50), failed=st.integers(0, 50), replicas=st.integers(1, 4), idle_ns=st.integers(0, 10**10))
+@cases(100, wide(50, 1), wide(50), whole(1, 4), wide(10**10))
 def test_goodput_times_joules_per_valid_request_is_the_mean_power(
     met: int, failed: int, replicas: int, idle_ns: int
 ) -> None:

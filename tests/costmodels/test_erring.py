@@ -9,34 +9,32 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModel, CostModelError, LinearCost, load_cost_model, save_cost_model, with_margin
 from costmodels.checks import check_cost_model
 from costmodels.erring import RANGES, ErringCost
 from costmodels.io import cost_model_from_dict, load_card
+from tests.seeded import built, cases, either, just, pick, whole, wide
 
-STEP = st.tuples(*[st.integers(0, 5000)] * 6)
+STEP = built(lambda *features: features, *[wide(5000)] * 6)
 NOISY = ErringCost(LinearCost(), noise_ppm=50_000, overruns_ppm=10_000, longer_ppm=300_000)
 KNOWN = [1_837_406, 3_397_294, 26_598_860]
 PIPELINE = "prefill:llm=llama-3.1-8b,gpu=l4,link=pcie,pp=2"
 
 
-@st.composite
-def erring_costs(draw: st.DrawFn) -> ErringCost:
-    return ErringCost(
-        LinearCost(),
-        draw(st.integers(-500_000, 1_000_000)),
-        draw(st.sampled_from([0, 30_000, 1_000_000])),
-        draw(st.sampled_from([0, 10_000])),
-        draw(st.sampled_from([0, 300_000])),
-        draw(st.sampled_from([1, 128])),
-        draw(st.integers(0, RANGES["seed"][1])),
-    )
+erring_costs = built(
+    ErringCost,
+    just(LinearCost()),
+    either(pick(0, -500_000, 1_000_000), whole(-500_000, 1_000_000)),
+    pick(0, 30_000, 1_000_000),
+    pick(0, 10_000),
+    pick(0, 300_000),
+    pick(1, 128),
+    wide(RANGES["seed"][1]),
+)
 
 
-@given(step=STEP, bias=st.integers(-999_999, 9_000_000))
+@cases(100, STEP, either(wide(9_000_000), whole(-999_999, 0), pick(-999_999, 9_000_000)))
 def test_a_biased_step_is_rounded_up(step: tuple[int, ...], bias: int) -> None:
     exact = LinearCost().step_ns(*step) * (10**6 + bias)
     assert ErringCost(LinearCost(), bias).step_ns(*step) == -(-exact // 10**6)
@@ -69,8 +67,7 @@ def test_tiles() -> None:
     assert model.step_ns(0, 0, 0, 1, 128, 1) == 1.5 * LinearCost().step_ns(0, 0, 0, 1, 128, 1)
 
 
-@settings(deadline=None, max_examples=25)
-@given(erring_costs())
+@cases(25, erring_costs)
 def test_a_model_comes_back_from_its_file_and_from_its_name(model: ErringCost) -> None:
     named = replace(model, model=load_cost_model("sloweave-paper"))
     if not model.overruns_ppm:
@@ -79,8 +76,7 @@ def test_a_model_comes_back_from_its_file_and_from_its_name(model: ErringCost) -
     assert load_cost_model(named.name) == named
 
 
-@settings(deadline=None, max_examples=4)
-@given(erring_costs())
+@cases(4, erring_costs)
 def test_bias_and_tiles_are_certified_and_noise_is_not(model: ErringCost) -> None:
     problems = check_cost_model(model)
     if not (model.noise_ppm or model.overruns_ppm):
@@ -89,7 +85,7 @@ def test_bias_and_tiles_are_certified_and_noise_is_not(model: ErringCost) -> Non
     assert check_cost_model(replace(model, noise_ppm=100_000)) != []
 
 
-@given(erring_costs(), st.integers(0, 10**8), st.integers(0, 5000))
+@cases(150, erring_costs, wide(10**8), wide(5000))
 def test_the_chunk_that_is_found_fits(model: ErringCost, budget: int, limit: int) -> None:
     c = model.max_chunk(8, 800, 200, 100, limit, budget)
     assert 0 <= c <= limit

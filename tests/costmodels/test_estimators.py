@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GroupKFold, cross_val_score
@@ -26,6 +24,7 @@ from costmodels.nnls_fit import NnlsEstimator
 from costmodels.profile import FEATURES
 from costmodels.table_fit import TableEstimator
 from tests.costmodels.made_profiles import made, violations
+from tests.seeded import cases, either, pick, whole, wide
 
 ESTIMATORS: dict[str, StepEstimator] = {
     "linear": LinearEstimator(),
@@ -41,11 +40,10 @@ FITTED = {name: clone(e).fit(STEPS, NS) for name, e in ESTIMATORS.items()}
 COMPILED: dict[str, CostModel] = {name: e.compile(name, "made up") for name, e in FITTED.items()}
 
 every = pytest.mark.parametrize("name", ESTIMATORS)
-quickly = settings(deadline=None, max_examples=60)
 
-counts = st.integers(0, 400) | st.sampled_from([1, 4, 16, 64, 65])
-tokens = st.integers(1, 6000) | st.sampled_from([15, 16, 17, 128, 2048, 2049])
-contexts = st.integers(0, 20_000) | st.sampled_from([64, 512, 4096])
+counts = either(whole(0, 400), wide(400), pick(0, 1, 4, 16, 64, 65))
+tokens = either(whole(1, 6000), wide(6000, 1), pick(15, 16, 17, 128, 2048, 2049))
+contexts = either(whole(0, 20_000), wide(20_000), pick(0, 64, 512, 4096))
 
 
 @every
@@ -89,25 +87,29 @@ def test_time_never_falls(name: str) -> None:
 
 
 @every
-@quickly
-@given(n=counts, mean=contexts, before=contexts, limit=tokens, chunk=tokens, off=st.integers(-1, 1))
-def test_the_largest_chunk_is_what_bisection_finds(
-    name: str, n: int, mean: int, before: int, limit: int, chunk: int, off: int
-) -> None:
+def test_the_largest_chunk_is_what_bisection_finds(name: str) -> None:
     model = COMPILED[name]
-    pairs = chunk * before + chunk * (chunk + 1) // 2
-    budget = model.step_ns(n, n * mean, mean * (n > 0), 1, chunk, pairs) + off
-    asked = (n, n * mean, mean * (n > 0), before, limit, budget)
-    assert model.max_chunk(*asked) == CostModel.max_chunk(model, *asked)
+
+    @cases(60, counts, contexts, contexts, tokens, tokens, whole(-1, 1))
+    def holds(n: int, mean: int, before: int, limit: int, chunk: int, off: int) -> None:
+        pairs = chunk * before + chunk * (chunk + 1) // 2
+        budget = model.step_ns(n, n * mean, mean * (n > 0), 1, chunk, pairs) + off
+        asked = (n, n * mean, mean * (n > 0), before, limit, budget)
+        assert model.max_chunk(*asked) == CostModel.max_chunk(model, *asked)
+
+    holds()
 
 
 @every
-@quickly
-@given(n=st.integers(1, 300), longest=st.integers(1, 9000), share=st.floats(0, 1), steps=st.integers(0, 80))
-def test_a_run_of_decodes_is_step_by_step(name: str, n: int, longest: int, share: float, steps: int) -> None:
+def test_a_run_of_decodes_is_step_by_step(name: str) -> None:
     model = COMPILED[name]
-    asked = (n, longest + int((n - 1) * longest * share), longest, steps)
-    assert model.decode_run_ns(*asked).tolist() == CostModel.decode_run_ns(model, *asked).tolist()
+
+    @cases(60, wide(300, 1), wide(9000, 1), lambda rng: rng.choice([0, 1, rng.random(), rng.random()]), wide(80))
+    def holds(n: int, longest: int, share: float, steps: int) -> None:
+        asked = (n, longest + int((n - 1) * longest * share), longest, steps)
+        assert model.decode_run_ns(*asked).tolist() == CostModel.decode_run_ns(model, *asked).tolist()
+
+    holds()
 
 
 @every

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from costmodels.grids import Curve, Grid
+from tests.seeded import Maker, cases, pick
 
 AXES = (np.array([1.0, 2.0, 8.0]), np.array([0.0, 16.0, 64.0]))
 
@@ -15,39 +16,44 @@ def bilinear(n: NDArray[np.float64], context: NDArray[np.float64]) -> NDArray[np
     return 3.0 + 0.5 * n + 0.25 * context + 0.125 * n * context
 
 
-def grids() -> st.SearchStrategy[Grid]:
-    """Grids of two axes whose times never fall along either, some steps of them flat."""
-    return st.builds(_grid, st.integers(0, 2**64), st.integers(2, 5), st.integers(2, 5))
+def between(low: float, high: float) -> Maker:
+    """Make a number between two, most often any, at times a whole one or an end."""
+    return lambda rng: rng.choice(
+        [low, high, float(rng.randint(int(low), int(high))), *(rng.uniform(low, high) for _ in range(3))]
+    )
 
 
-def _grid(seed: int, *steps: int) -> Grid:
-    rng = np.random.default_rng(seed)
+def grids(seed: random.Random) -> Grid:
+    """Make a grid of two axes whose times never fall along either, some steps of them flat."""
+    steps = seed.randint(2, 5), seed.randint(2, 5)
+    rng = np.random.default_rng(seed.getrandbits(64))
     axes = tuple(rng.choice([0.0, 1.0]) + np.cumsum([0, *rng.uniform(0.5, 20, n)]) for n in steps)
     rises = rng.uniform(0, 10, [len(axis) for axis in axes]) * (rng.random([len(axis) for axis in axes]) < 0.7)
     rises[0][0] += 0.1
     return Grid(axes, np.cumsum(np.cumsum(rises, axis=0), axis=1))
 
 
-@given(n=st.floats(1, 8), context=st.floats(0, 64))
+@cases(100, between(1, 8), between(0, 64))
 def test_a_product_of_the_axes_is_exact_between_points(n: float, context: float) -> None:
     grid = Grid(AXES, bilinear(AXES[0][:, None], AXES[1][None, :]))
     assert float(grid(n, context)) == pytest.approx(float(bilinear(np.float64(n), np.float64(context))))
 
 
-@given(grid=grids(), at=st.tuples(st.floats(0, 200), st.floats(0, 200)), more=st.floats(0, 200), axis=st.integers(0, 1))
-def test_a_grid_that_rises_rises_everywhere(grid: Grid, at: tuple[float, float], more: float, axis: int) -> None:
-    further = list(at)
+@cases(150, grids, between(0, 200), between(0, 200), between(0, 200), pick(0, 1))
+def test_a_grid_that_rises_rises_everywhere(grid: Grid, x: float, y: float, more: float, axis: int) -> None:
+    at = x, y
+    further = [x, y]
     further[axis] += more
     assert float(grid(*further)) >= float(grid(*at)) * (1 - 1e-12)
 
 
-@given(grid=grids())
+@cases(100, grids)
 def test_a_grid_gives_its_points_back(grid: Grid) -> None:
     a, b = np.meshgrid(*grid.axes, indexing="ij")
     np.testing.assert_allclose(grid(a, b), grid.time)
 
 
-@given(grid=grids(), times=st.floats(1, 50))
+@cases(100, grids, between(1, 50))
 def test_past_the_last_point_times_grow_with_the_quantity(grid: Grid, times: float) -> None:
     last = [float(a[-1]) for a in grid.axes]
     assert float(grid(last[0] * times, last[1])) == pytest.approx(times * grid.time[-1, -1])
@@ -83,7 +89,7 @@ def test_a_grid_refuses_axes_that_do_not_rise() -> None:
         Grid((np.array([2.0, 1.0]), np.array([1.0, 2.0])), np.ones((2, 2)))
 
 
-@given(x=st.floats(0, 100))
+@cases(100, between(0, 100))
 def test_a_curve_is_linear_between_points_flat_before_and_proportional_after(x: float) -> None:
     curve = Curve(np.array([2.0, 4.0, 10.0]), np.array([1.0, 3.0, 6.0]))
     expected = 1.0 if x < 2 else 1 + (x - 2) if x < 4 else 3 + (x - 4) / 2 if x < 10 else 0.6 * x

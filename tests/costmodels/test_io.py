@@ -21,14 +21,14 @@ from costmodels import (
     with_margin,
 )
 from costmodels.io import cost_model_from_dict
-from tests.costmodels.strategies import costs
+from tests.costmodels.strategies import cost
+from tests.seeded import cases
 
 GOOD = {"version": 1, **LinearCost(name="good").to_dict()}
 MARGIN = {"version": 1, **with_margin(LinearCost(name="good"), "5%").to_dict()}
 
 
-@settings(deadline=None)
-@given(costs())
+@cases(100, cost)
 def test_json_gives_the_model_back(model: CostModel) -> None:
     assert cost_model_from_dict(json.loads(json.dumps(model.to_dict(), allow_nan=False))) == model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.stats import kendalltau, spearmanr
 
 from costmodels import CostModel, CostModelError, LinearCost, load_cost_model
 from costmodels.jct import ESTIMATORS, STEP, UNIT, FittedJct, jct_model, ns_per_token, profile, request_ns
 from costmodels.prefill import PrefillCost
 from costmodels.proxies import _disorder, _spread, correlation_table, ordering_error, trusted_length
+from tests.seeded import cases, pick, wide
 
 A100 = "prefill:llm=qwen-32b-fp8,gpu=a100-40"
 REAL = load_cost_model(A100)
@@ -30,13 +30,11 @@ SQUARE = PrefillCost("square", token_fs=10 * 10**6, pair_fs=2 * 10**6, host_fs=7
 fitted = cache(jct_model)
 """A fit does not depend on the request that is asked about."""
 
-lengths = st.integers(1, 200_000)
 
-
-@st.composite
-def requests(draw: st.DrawFn) -> tuple[int, int]:
-    n_input = draw(lengths)
-    return n_input, draw(st.integers(0, n_input - 1))
+def requests(rng: random.Random) -> tuple[int, int]:
+    """Make a prompt's length and how much of it is cached, often nothing or all but one token."""
+    n_input = wide(200_000, 1)(rng)
+    return n_input, rng.choice([0, n_input - 1, *(rng.randint(0, n_input - 1) for _ in range(4))])
 
 
 def test_the_profile_covers_every_thousand_with_something_left_to_compute() -> None:
@@ -45,15 +43,14 @@ def test_the_profile_covers_every_thousand_with_something_left_to_compute() -> N
     assert STEP == 1_000
 
 
-@given(requests())
+@cases(100, requests)
 def test_a_request_is_one_step_of_what_is_not_cached(request: tuple[int, int]) -> None:
     n, k = request
     assert request_ns(SQUARE, n, k) == 7 + 10 * (n - k) + (n * n - k * k + n - k)
     assert request_ns(SQUARE, n, n) == request_ns(SQUARE, n, n - 1)
 
 
-@settings(deadline=None)
-@given(requests(), st.sampled_from([8, 500, 20_000]))
+@cases(100, requests, pick(8, 500, 20_000))
 def test_fits_of_a_linear_cost_are_exact(request: tuple[int, int], longest: int) -> None:
     n, k = request
     true = request_ns(LINEAR, n, k)
@@ -62,15 +59,20 @@ def test_fits_of_a_linear_cost_are_exact(request: tuple[int, int], longest: int)
     assert fitted("tokens", LINEAR, longest).ns(n, k) == 6_000 * (n - k) == true - 750_000
 
 
-@settings(deadline=None)
-@given(requests())
+@cases(100, requests)
 def test_the_attention_fit_of_a_quadratic_cost_is_exact(request: tuple[int, int]) -> None:
     fit = fitted("attention", SQUARE, 20_000)
     assert fit == FittedJct("attention", 7 * UNIT, 11 * UNIT, -11 * UNIT, UNIT)
     assert fit.ns(*request) == request_ns(SQUARE, *request)
 
 
-@given(st.integers(-(10**15), 10**15))
+def fine_ns(rng: random.Random) -> int:
+    """Make a time in parts of a nanosecond, often at or beside a half."""
+    fine = wide(10**15)(rng) * rng.choice([-1, 1])
+    return rng.choice([fine, fine // UNIT * UNIT + UNIT // 2 + rng.randint(-1, 1)])
+
+
+@cases(150, fine_ns)
 def test_estimates_are_rounded_half_up(fine: int) -> None:
     assert FittedJct("drawn", constant=fine).ns(0, 0) == math.floor(Fraction(fine, UNIT) + Fraction(1, 2))
 
@@ -89,8 +91,7 @@ def test_a_fit_is_numpy_s_least_squares(name: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@settings(deadline=None)
-@given(requests(), st.sampled_from(sorted(ESTIMATORS)), st.integers(0, 1000))
+@cases(120, requests, pick(*sorted(ESTIMATORS)), wide(1000))
 def test_more_to_compute_never_takes_less(request: tuple[int, int], name: str, more: int) -> None:
     jct = fitted(name, REAL, 6_000)
     n, k = request
@@ -120,10 +121,13 @@ def test_a_mistake_is_one_sentence(name: str, longest: int, step: int, message: 
         jct_model(name, LINEAR, longest, step)
 
 
-times = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=2, max_size=12)
+def times(rng: random.Random) -> list[tuple[int, int]]:
+    """Make pairs of few different numbers."""
+    guessed, true = rng.choice([0, 1, 6, 6]), rng.choice([0, 1, 6, 6])
+    return [(rng.randint(0, guessed), rng.randint(0, true)) for _ in range(rng.randint(2, 12))]
 
 
-@given(times)
+@cases(100, times)
 def test_disorder_counts_pairs_and_ties_half(points: list[tuple[int, int]]) -> None:
     guessed, true = np.array(points, dtype=np.int64).T
     wrong = [0.5 if g == h else float((g < h) != (t < u)) for (g, t), (h, u) in combinations(points, 2) if t != u]
@@ -137,8 +141,7 @@ def test_disorder_without_ties_is_kendall_s() -> None:
     assert _disorder(guessed, true) == pytest.approx((1 - tau) / 2)
 
 
-@given(st.integers(4, 200_000))
-@settings(deadline=None, max_examples=20)
+@cases(20, wide(200_000, 4))
 def test_sampled_requests_are_spread_evenly(longest: int) -> None:
     n, k = np.array(list(_spread(longest))).T
     assert ((k >= 0) & (k < n) & (n <= longest) & (n >= min(1_000, longest // 2))).all()

@@ -20,6 +20,7 @@ from costmodels.parallel import prefill_cost
 from costmodels.prefill import PrefillCost
 from costmodels.profile import read_profile, write_profile
 from costmodels.roofline import LAUNCHES_US, roofline
+from tests.seeded import cases, whole, wide
 
 TINY = LlmShape("tiny", layers=3, hidden=64, intermediate=128, heads=4, kv_heads=2, head_dim=16, vocab=100)
 
@@ -189,7 +190,7 @@ def test_a_grid_without_steps_is_refused() -> None:
         step_grid(decodes=[0], chunks=[0])
 
 
-@given(chunk=st.integers(1, 4096), before=st.integers(0, 16_000), n=st.integers(1, 5))
+@cases(100, wide(4096, 1), wide(16_000), whole(1, 5))
 def test_the_context_of_prefills_follows_from_their_pairs(chunk: int, before: int, n: int) -> None:
     pairs = n * (chunk * before + chunk * (chunk + 1) // 2)
     steps = Steps.of(np.array([[0, 0, 0, n, n * chunk, pairs]]))

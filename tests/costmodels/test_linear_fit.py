@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels import LinearCost
 from costmodels.linear_fit import LinearEstimator
 from tests.costmodels.made_profiles import GRID
+from tests.seeded import cases, either, whole, wide
 
-prices = st.integers(0, 10**6)
+prices = either(whole(0, 1), wide(10**6), whole(0, 10**6))
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.integers(1, 10**6), prices, prices, prices, prices)
+@cases(50, wide(10**6, 1), prices, prices, prices, prices)
 def test_it_finds_the_model_that_made_the_profile(
     step: int, decode: int, per_decode: int, prefill: int, per_token: int
 ) -> None:

@@ -8,20 +8,19 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 from costmodels.hardware import Gpu, HardwareError, LlmShape, gpu_names, llm_names, load_gpu, load_llm
 from costmodels.live_tensors import LiveTensors
 from costmodels.memory import ACCOUNTINGS, KEPT, LINKED_BYTES, MODES, RESERVED_BYTES, MemoryModel
+from tests.seeded import Maker, cases, either, pick, whole, wide
 
 LLAMA, L4 = load_llm("llama-3.1-8b"), load_gpu("l4")
 H100 = load_gpu("h100-pcie")
 
 
-def models(**fixed: Any) -> st.SearchStrategy[MemoryModel]:
-    """Draw a model of any shape that fits; all from a seed: each number drawn would take longer than the model."""
-    return st.integers(0, 2**64).map(lambda seed: _model(random.Random(seed), **fixed))
+def models(**fixed: Any) -> Maker:
+    """Make a model of any shape that fits."""
+    return lambda rng: _model(rng, **fixed)
 
 
 def _shape(rng: random.Random) -> LlmShape:
@@ -56,30 +55,26 @@ def _model(rng: random.Random, **fixed: Any) -> MemoryModel:
     return MemoryModel(llm, gpu, **options)
 
 
-@given(models(), st.sampled_from((1, 16, 128)))
-@settings(deadline=None)
+@cases(100, models(), pick(1, 16, 128))
 def test_the_maximum_input_length_fits_and_one_more_does_not(model: MemoryModel, block_size: int) -> None:
     longest = model.max_input_length(block_size)
     assert model.peak_bytes(longest, block_size) <= model.room_bytes
     assert model.peak_bytes(longest + 1, block_size) > model.room_bytes
 
 
-@given(models(), st.integers(0, 100_000), st.integers(0, 5000))
-@settings(deadline=None)
+@cases(100, models(), wide(100_000), either(whole(0, 2), wide(5000)))
 def test_longer_prompts_take_more(model: MemoryModel, tokens: int, more: int) -> None:
     assert model.peak_bytes(tokens) <= model.peak_bytes(tokens + more)
     assert model.working_bytes(tokens) <= model.working_bytes(tokens + more)
 
 
-@given(models(), st.integers(0, 2**34))
-@settings(deadline=None)
+@cases(100, models(), wide(2**34))
 def test_more_memory_never_shortens_the_longest_input(model: MemoryModel, more: int) -> None:
     larger = replace(model, gpu=replace(model.gpu, memory_bytes=model.gpu.memory_bytes + more))
     assert larger.max_input_length() >= model.max_input_length()
 
 
-@given(models(mode="paged"))
-@settings(deadline=None)
+@cases(100, models(mode="paged"))
 def test_each_way_of_saving_memory_saves_memory(model: MemoryModel) -> None:
     """But chunks that are listed may take less than preallocated outputs and a chunk that is wide, if counted so."""
     mil = {mode: replace(model, mode=mode).max_input_length() for mode in MODES}
@@ -102,11 +97,11 @@ def test_hybrid_reaches_further_than_chunks_wherever_a_model_fits(llm: str, gpu:
     assert model.max_input_length() > chunked > replace(model, mode="paged").max_input_length()
 
 
-@given(models(), st.integers(1, 200_000), st.sampled_from((1, 16, 128)))
-@settings(deadline=None)
+@cases(120, models(), wide(200_000, 1), pick(1, 16, 128))
 def test_blocks_after_the_profile_are_what_still_fits(model: MemoryModel, length: int, block_size: int) -> None:
     longest = model.max_input_length(block_size)
-    assume(longest > 0)
+    if not longest:
+        return
     length = min(length, longest)
     blocks = model.kv_blocks_after_profile(length, block_size)
     block_bytes = block_size * model.kv_bytes_per_token
@@ -117,8 +112,7 @@ def test_blocks_after_the_profile_are_what_still_fits(model: MemoryModel, length
         assert model.kv_blocks_after_profile(length - 1, block_size) >= blocks
 
 
-@given(models(tp=1, pp=1))
-@settings(deadline=None)
+@cases(100, models(tp=1, pp=1))
 def test_two_gpus_hold_half_each(model: MemoryModel) -> None:
     tensor, pipeline = replace(model, tp=2), replace(model, pp=2)
     assert 2 * tensor.kv_bytes_per_token == model.kv_bytes_per_token
@@ -166,8 +160,7 @@ def test_the_tensors_of_llama() -> None:
     assert replace(wide, chunk=n).working_bytes(n) == n * (mlp + positions)
 
 
-@given(models(mode="hybrid", tp=1, accounting="paper"), st.integers(1, 10_000))
-@settings(deadline=None)
+@cases(100, models(mode="hybrid", tp=1, accounting="paper"), wide(10_000, 1))
 def test_the_accountings_differ_in_hybrid_by_what_is_kept_and_copied(model: MemoryModel, more: int) -> None:
     """Where attention is the peak, one holds ``KEPT`` tensors and a copy of the KV more, the other the positions."""
     llm, tensors = model.llm, replace(model, accounting="tensors")
@@ -181,16 +174,14 @@ def test_the_accountings_differ_in_hybrid_by_what_is_kept_and_copied(model: Memo
     assert slope(model) - slope(tensors) == more * (kept - parts.positions)
 
 
-@given(models(accounting="paper"))
-@settings(deadline=None)
+@cases(100, models(accounting="paper"))
 def test_the_default_accounting_is_the_papers(model: MemoryModel) -> None:
     default = MemoryModel(model.llm, model.gpu, model.mode, model.tp, model.pp, model.chunk)
     assert default == model
     assert default.kept == KEPT
 
 
-@given(models(accounting="tensors"), st.integers(1, 100_000))
-@settings(deadline=None)
+@cases(100, models(accounting="tensors"), wide(100_000, 1))
 def test_two_gpus_hold_the_residual_stream_twice_and_all_else_once(model: MemoryModel, tokens: int) -> None:
     one, two = replace(model, tp=1).working_bytes(tokens), replace(model, tp=2).working_bytes(tokens)
     assert two <= one <= 2 * two

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from fractions import Fraction
 from math import ceil
@@ -15,11 +16,12 @@ from costmodels import CostModel, CostModelError, LinearCost, load_cost_model, w
 from costmodels.checks import check_cost_model
 from costmodels.linear import MAX_NS
 from costmodels.margin import WithMargin, parse_margin
-from tests.costmodels.strategies import costs, linear_costs, nanoseconds, shares
+from tests.costmodels.strategies import cost, linear_cost, nanoseconds, share
+from tests.seeded import built, cases, either, whole, wide
 
 quickly = settings(deadline=None, max_examples=150)
-counts = st.integers(0, 1000)
-contexts = st.integers(0, 10**6)
+counts = either(whole(0, 2), whole(0, 1000), whole(0, 1000))
+contexts = wide(10**6)
 
 
 def test_the_worked_example_of_the_paper_is_exact() -> None:
@@ -31,8 +33,7 @@ def test_the_worked_example_of_the_paper_is_exact() -> None:
     assert model.max_chunk(4, 0, 0, 0, 4096, 9_999_999) == 1354
 
 
-@quickly
-@given(counts, st.integers(0, 8192))
+@cases(150, counts, wide(8192))
 def test_the_default_is_the_paper_s_formula(n: int, c: int) -> None:
     """0.35 + 1[n > 0](0.90 + 0.055 n) + 1[c > 0](0.40 + 0.006 c) ms."""
     ms = Fraction("0.35")
@@ -43,30 +44,25 @@ def test_the_default_is_the_paper_s_formula(n: int, c: int) -> None:
     assert LinearCost().step_ns(n, 50 * n, 100, int(c > 0), c, c * c) == ms * 10**6
 
 
-@quickly
-@given(costs(), counts, contexts, st.integers(0, 10**5), st.integers(1, 10**5), st.data())
+@cases(200, cost, counts, contexts, wide(10**5), wide(10**5, 1), lambda rng: rng)
 def test_a_closed_form_finds_what_bisection_finds(
-    model: CostModel, n: int, total: int, context: int, limit: int, data: st.DataObject
+    model: CostModel, n: int, total: int, context: int, limit: int, rng: random.Random
 ) -> None:
-    c = data.draw(st.integers(1, limit) | st.sampled_from([limit, limit + 1]))
+    c = rng.choice([rng.randint(1, limit), rng.randint(1, limit), limit, limit + 1])
     pairs = c * context + c * (c + 1) // 2
     # Budgets at and beside the end of a chunk, where "before" and "at" part, and any.
-    budget = data.draw(
-        st.integers(-1, 1).map(lambda off: model.step_ns(n, total, total, 1, c, pairs) + off) | st.integers(-5, 10**13)
-    )
+    budget = rng.choice([model.step_ns(n, total, total, 1, c, pairs) + rng.randint(-1, 1), wide(10**13, -5)(rng)])
     asked = (n, total, total, context, limit, budget)
     assert model.max_chunk(*asked) == CostModel.max_chunk(model, *asked)
 
 
-@quickly
-@given(costs(), st.integers(1, 1000), contexts, st.integers(0, 30))
+@cases(150, cost, wide(1000, 1), contexts, whole(0, 30))
 def test_a_run_of_decodes_is_step_by_step(model: CostModel, n: int, total: int, steps: int) -> None:
     run = model.decode_run_ns(n, total, total, steps)
     assert run.tolist() == CostModel.decode_run_ns(model, n, total, total, steps).tolist()
 
 
-@quickly
-@given(linear_costs(), nanoseconds, shares, counts, st.integers(0, 10**5))
+@cases(200, linear_cost, nanoseconds, share, counts, wide(10**5))
 def test_a_margin_is_added_exactly(model: LinearCost, constant: int, share: Fraction, n: int, c: int) -> None:
     """T + δ with δ rounded up to a nanosecond."""
     step = (n, n, n, int(c > 0), c, c)
@@ -74,8 +70,7 @@ def test_a_margin_is_added_exactly(model: LinearCost, constant: int, share: Frac
     assert WithMargin(model, constant, share).step_ns(*step) == t + constant + ceil(share * t)
 
 
-@quickly
-@given(st.integers(0, 10**6).map(lambda us: Fraction(us, 1000)), counts)
+@cases(150, built(lambda us: Fraction(us, 1000), wide(10**6)), counts)
 def test_margins_as_they_are_typed(value: Fraction, n: int) -> None:
     text = f"{float(value):.3f}"
     step = (n, 0, 0, 1, 10, 0)

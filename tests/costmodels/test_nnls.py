@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModelError
 from costmodels.io import cost_model_from_dict
 from costmodels.nnls import NnlsCost, prefill_context
 from costmodels.nnls_fit import KNOTS, NnlsEstimator
 from tests.costmodels.made_profiles import made, relative_errors
+from tests.seeded import cases, wide
 
 
 def test_it_learns_weights_that_hide_the_first_tokens() -> None:
@@ -38,8 +37,7 @@ def test_tokens_are_rounded_up_to_the_tile() -> None:
     assert times[0] == times[1] == times[2] < times[3]
 
 
-@settings(deadline=None)
-@given(st.integers(1, 10**5), st.integers(0, 10**6))
+@cases(150, wide(10**5, 1), wide(10**6))
 def test_the_context_of_a_prefill_is_in_its_pairs(tokens: int, before: int) -> None:
     assert prefill_context(tokens, tokens * before + tokens * (tokens + 1) // 2) == before
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from dataclasses import fields, replace
 from fractions import Fraction
@@ -11,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModel, CostModelError, load_cost_model, save_cost_model, with_margin
 from costmodels.checks import check_cost_model
@@ -20,6 +19,7 @@ from costmodels.hardware import Gpu, LlmShape, gpu_names, llm_names, load_gpu, l
 from costmodels.io import cost_model_from_dict
 from costmodels.parallel import Efficiency, prefill_cost, shipped_efficiency
 from costmodels.prefill import COEFFICIENTS, MAX_FS, PipelineCost, PrefillCost
+from tests.seeded import cases, either, pick, whole, wide
 
 TOY = LlmShape("toy", layers=2, hidden=4, intermediate=8, heads=2, kv_heads=1, head_dim=2, vocab=10)
 SLOW = Gpu("slow", 10**6, 1_000, 10_000, 100, 1, nvlink_bytes_per_s=200)
@@ -147,17 +147,15 @@ def test_attention_in_chunks_is_dearer_in_proportion_to_their_number(chunk: int)
     assert cost.chunk_pair_fs == cost.pair_fs * (1 + Fraction(1, 4) * 512 / chunk)
 
 
-@st.composite
-def coefficients(draw: st.DrawFn) -> PrefillCost:
-    number = st.one_of(st.integers(0, 5), st.integers(0, 10**9), st.integers(0, 10**12))
-    drawn = {name: draw(number) for name in COEFFICIENTS}
-    drawn["chunk"] = draw(st.sampled_from([0, 1, 512, 4096]))
-    drawn["chunk_pair_fs"] = drawn["pair_fs"] + draw(number)
-    return PrefillCost("drawn", **{**drawn, "host_fs": drawn["host_fs"] + 1})
+def coefficients(rng: random.Random) -> PrefillCost:
+    number = either(whole(0, 5), whole(0, 10**9), whole(0, 10**12))
+    made = {name: number(rng) for name in COEFFICIENTS}
+    made["chunk"] = rng.choice([0, 1, 512, 4096])
+    made["chunk_pair_fs"] = made["pair_fs"] + number(rng)
+    return PrefillCost("made", **{**made, "host_fs": made["host_fs"] + 1})
 
 
-@settings(deadline=None, max_examples=3)
-@given(coefficients())
+@cases(3, coefficients)
 def test_every_roofline_is_certified(cost: PrefillCost) -> None:
     assert check_cost_model(cost) == []
     assert check_cost_model(PipelineCost("pair", (cost, replace(cost, host_fs=7)))) == []
@@ -175,13 +173,10 @@ def test_a_run_too_long_for_64_bits_is_still_exact() -> None:
     assert run.tolist() == [cost.step_ns(3, 9 + 3 * j, 4 + j, 0, 0, 0) for j in range(5)]
 
 
-tokens = st.integers(1, 60_000)
+tokens = wide(60_000, 1)
 
 
-@settings(deadline=None)
-@given(
-    st.sampled_from(llm_names()), st.sampled_from(gpu_names()), tokens, st.integers(0, 60_000), st.sampled_from([1, 2])
-)
+@cases(120, pick(*llm_names()), pick(*gpu_names()), tokens, wide(60_000), pick(1, 2))
 def test_no_step_beats_the_data_sheet(llm_name: str, gpu_name: str, c: int, context: int, gpus: int) -> None:
     llm, gpu = load_llm(llm_name), load_gpu(gpu_name)
     pairs = c * context + c * (c + 1) // 2
@@ -193,8 +188,7 @@ def test_no_step_beats_the_data_sheet(llm_name: str, gpu_name: str, c: int, cont
     assert prefill_cost(llm, gpu, pp=gpus).step_ns(0, 0, 0, 1, c, pairs) > least * gpus * 10**9
 
 
-@settings(deadline=None)
-@given(st.sampled_from(PAPER), tokens, st.integers(0, 10**9), st.integers(1, 10**9))
+@cases(100, pick(*PAPER), tokens, wide(10**9), wide(10**9, 1))
 def test_attention_is_four_flops_a_pair_head_and_dimension(
     setup: tuple[str, str], c: int, pairs: int, more: int
 ) -> None:
@@ -252,8 +246,7 @@ def test_chunks_of_512_cost_14_percent_of_the_throughput() -> None:
     assert 1 - whole / prefill_ns(prefill_cost(llm, gpu), 20_000, chunk=512) < 0.05
 
 
-@settings(deadline=None)
-@given(st.sampled_from([64, 512, 2048]), st.integers(1, 4096), st.integers(0, 10**8))
+@cases(120, pick(64, 512, 2048), either(pick(63, 64, 511, 512, 2047, 2048), wide(4096, 1)), wide(10**8))
 def test_only_a_full_chunk_is_dearer(chunk: int, c: int, pairs: int) -> None:
     llm, gpu = load_llm("llama-3.1-8b"), load_gpu("l4")
     whole = prefill_cost(llm, gpu).step_ns(0, 0, 0, 1, c, pairs)

@@ -6,8 +6,6 @@ import json
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from costmodels import load_cost_model
 from costmodels.base import CostModelError
@@ -15,11 +13,12 @@ from costmodels.checks import check_cost_model
 from costmodels.io import cost_model_from_dict
 from costmodels.linear import LinearCost
 from costmodels.scaled import ScaledCost
+from tests.seeded import built, cases, wide
 
-STEP = st.tuples(*[st.integers(0, 5000)] * 6)
+STEP = built(lambda *features: features, *[wide(5000)] * 6)
 
 
-@given(step=STEP, factor=st.integers(1, 5_000_000))
+@cases(100, STEP, wide(5_000_000, 1))
 def test_every_step_is_scaled_and_rounded_up(step: tuple[int, ...], factor: int) -> None:
     base = LinearCost()
     exact = base.step_ns(*step) * factor

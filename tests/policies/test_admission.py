@@ -9,16 +9,13 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModel, LinearCost
 from policies import ACCEPT, Admission, LoadView, PolicyError, RequestView, parse_policy
 from policies.views import ServiceClass
 from tests.policies.strategies import MS, request_view
-from tests.seeded import seeded
+from tests.seeded import built, cases, whole, wide
 
-quickly = settings(deadline=None, max_examples=150)
 IDLE = LoadView(0, 0, 0, 0, 0, 0)
 
 
@@ -43,11 +40,11 @@ def admission(text: str, model: CostModel | None = None) -> Admission:
     return policy.admission
 
 
-@quickly
-@given(
-    st.decimals("0.001", "2", places=3).map(str),
-    st.integers(1, 100_000).map(lambda us: Fraction(us, 1000)),
-    st.integers(-1, 1),
+@cases(
+    200,
+    built(lambda thousandths: f"{thousandths / 1000:.3f}", wide(2000, 1)),
+    built(lambda us: Fraction(us, 1000), wide(100_000, 1)),
+    whole(-1, 1),
 )
 def test_saturation_is_exact_at_the_threshold(fraction: str, d_ms: Fraction, off: int) -> None:
     """A decode-only step may stay below the share of D; one that reaches it turns the arrival away."""
@@ -76,8 +73,7 @@ def test_with_the_whole_of_d_it_lets_in_as_many_as_can_decode_in_it(tpot: int, m
         assert accepted == (n <= most)
 
 
-@quickly
-@given(seeded(request_view()), st.integers(0, 50), st.integers(0, 10**6), st.integers(0, 10**4), st.integers(0, 5))
+@cases(150, request_view(), wide(50), wide(10**6), wide(10**4), whole(0, 5))
 def test_it_predicts_the_step_in_which_all_that_run_decode(
     request: RequestView, n: int, context: int, longest: int, prefilling: int
 ) -> None:

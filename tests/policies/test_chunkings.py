@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from costmodels import CostModelError, LinearCost, with_margin
 from policies import BatchView, Candidate, Chunking, Grant, PolicyError, RequestView, parse_policy
@@ -203,7 +201,7 @@ def test_a_budget_below_the_seats_is_refused(text: str, engine: int | None) -> N
         chunking(f"token-budget:{text}").seat_limit(engine)
 
 
-@given(st.integers(0, 63), st.none() | st.integers(1, 100))
+@cases(100, whole(0, 63), maybe(wide(100, 1)))
 def test_a_token_budget_is_shared_with_the_decodes(n: int, threshold: int | None) -> None:
     text = "budget=64" + ("" if threshold is None else f",threshold={threshold}")
     view = BatchView(0, n, 0, 0, None, (), 3)

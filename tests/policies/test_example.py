@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from costmodels import LinearCost
 from policies import RequestView, load_plugin, parse_policy
 from policies.checks import check_policy
 from sim.engine import simulate
 from tests.policies.strategies import queue
-from tests.seeded import seeded
+from tests.seeded import cases, whole, wide
 from traces.synthetic import generate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
@@ -24,8 +21,7 @@ def test_it_is_certified() -> None:
     assert check_policy(parse_policy("short-lane:short=100,head_start=0+deadline-fill:tpot=25")) == []
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seeded(queue(min_size=2)), st.integers(1, 8), st.integers(0, 20_000))
+@cases(100, queue(min_size=2), whole(1, 8), wide(20_000))
 def test_a_long_prompt_is_overtaken_only_within_its_head_start(
     requests: list[RequestView], short: int, head_start: int
 ) -> None:

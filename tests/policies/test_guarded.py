@@ -5,17 +5,15 @@ from __future__ import annotations
 from math import ceil
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels import LinearCost
 from policies import BatchView, Candidate, Grant, RequestView, StepRecord, parse_policy
 from policies.chunking.deadline_fill import DeadlineFill
 from policies.chunking.guarded import PPM, Guarded
+from tests.seeded import cases, whole, wide
 
 MS = 1_000_000
 MODEL = LinearCost()
-quickly = settings(deadline=None, max_examples=80)
 
 
 def made(text: str = "guarded") -> Guarded:
@@ -36,8 +34,11 @@ def record(per_mille: int, n: int = 4, tokens: int = 100) -> StepRecord:
     return StepRecord(0, 0, MODEL.step_ns(*features) * per_mille // 1000, *features)
 
 
-@quickly
-@given(st.lists(st.integers(700, 1500), max_size=60), st.integers(1, 12))
+@cases(
+    150,
+    lambda rng: [rng.randint(700, 1500) for _ in range(rng.choice([rng.randint(0, 5), rng.randint(0, 60)]))],
+    whole(1, 12),
+)
 def test_the_margin_is_the_worst_residual_of_the_window(history: list[int], window: int) -> None:
     part = made(f"guarded:window={window}")
     for per_mille in history:
@@ -50,8 +51,7 @@ def test_the_margin_is_the_worst_residual_of_the_window(history: list[int], wind
     assert part._share_ppm == max(over, default=0)
 
 
-@quickly
-@given(st.integers(1000, 1500), st.integers(5 * MS, 60 * MS), st.integers(1, 200))
+@cases(150, wide(1500, 1000), whole(5 * MS, 60 * MS), wide(200, 1))
 def test_a_step_that_overruns_by_no_more_than_seen_meets_the_deadline(per_mille: int, slack: int, n: int) -> None:
     part = made()
     part.observe(record(per_mille))
@@ -65,8 +65,7 @@ def test_a_step_that_overruns_by_no_more_than_seen_meets_the_deadline(per_mille:
         assert longer + ceil(longer * part._share_ppm / PPM) > slack
 
 
-@quickly
-@given(st.integers(0, 60 * MS), st.integers(0, 200))
+@cases(150, wide(60 * MS), wide(200))
 def test_without_under_prediction_it_is_deadline_filling(slack: int, n: int) -> None:
     part = made()
     plain = parse_policy("fcfs+deadline-fill").chunking

@@ -7,16 +7,14 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from costmodels import CostModel, LinearCost, load_cost_model
 from costmodels.jct import jct_model, ns_per_token
 from policies import Ordering, PolicyError, RequestView, parse_policy
 from policies.views import ServiceClass
 from tests.engine.costs import GrowingCost
-from tests.policies.strategies import MS, objectives, queue, request_view
-from tests.seeded import built, cases, either, maybe, pick, wide
+from tests.policies.strategies import MS, queue, request_view
+from tests.seeded import built, cases, either, just, maybe, pick, wide
 
 NS = 10**9
 
@@ -199,7 +197,13 @@ def test_edf_without_end_is_fcfs(requests: list[RequestView]) -> None:
     assert order(ordering("edf:ttft=inf").key, requests) == order(ordering("fcfs").key, requests)
 
 
-@given(st.lists(st.builds(ServiceClass, objectives, objectives, st.none())))
+objectives = wide(10**10, 1)
+
+
+@cases(
+    100,
+    lambda rng: [built(ServiceClass, maybe(objectives), objectives, just(None))(rng) for _ in range(rng.randint(0, 4))],
+)
 def test_edf_is_refused_where_nobody_has_a_deadline(classes: list[ServiceClass]) -> None:
     policy = parse_policy("edf+full")
     if classes and all(c.slo_ttft_ns is None for c in classes):

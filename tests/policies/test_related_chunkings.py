@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels import CostModel, LinearCost, with_margin
 from policies import BatchView, Candidate, Chunking, Grant, PolicyError, RequestView, parse_policy
 from tests.engine.costs import GrowingCost
 from tests.policies.strategies import MS
+from tests.seeded import cases, either, pick, whole, wide
 
-quickly = settings(deadline=None, max_examples=150)
 PAPER = LinearCost()
 
 
@@ -21,8 +21,7 @@ def chunking(text: str, model: CostModel = PAPER) -> Chunking:
     return policy.chunking
 
 
-@quickly
-@given(st.integers(0, 50), st.integers(0, 3), st.integers(0, 3), st.integers(1, 10**5))
+@cases(150, wide(50), whole(0, 3), whole(0, 3), either(wide(10**5, 1), pick(65_535, 65_536)))
 def test_p_pas_lowers_its_budget_under_pressure(n: int, started: int, waiting: int, left: int) -> None:
     """Two prefills that run or wait, and a decode; P-PAS+ also one large prefill beside two decodes."""
     candidates = tuple(Candidate(RequestView(i, 0, left), 0, left) for i in range(started))
@@ -50,8 +49,12 @@ def test_budgets_of_p_pas_that_cannot_be_are_refused() -> None:
         chunking("p-pas:low=63").seat_limit(64)
 
 
-COSTS = st.sampled_from([PAPER, GrowingCost(base=900_000, batch=90, context=4000, tokens=5500, pairs=40)])
-PLACES = st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 900)), min_size=1, max_size=6)
+COSTS = pick(PAPER, GrowingCost(base=900_000, batch=90, context=4000, tokens=5500, pairs=40))
+
+
+def places(rng: random.Random) -> list[tuple[int, int]]:
+    """Make the contexts of one to six prefills and what is left of each."""
+    return [(wide(4000)(rng), wide(900, 1)(rng)) for _ in range(rng.randint(1, 6))]
 
 
 def step_of(cost: CostModel, n: int, places: list[tuple[int, int]], tokens: int) -> tuple[int, int]:
@@ -65,10 +68,7 @@ def step_of(cost: CostModel, n: int, places: list[tuple[int, int]], tokens: int)
     return cost.step_ns(n, 100 * n, 100 * bool(n), len(chunks), tokens, pairs), len(chunks)
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    COSTS, PLACES, st.integers(1, 6), st.integers(1, 60), st.integers(0, 30 * MS), st.sampled_from(["0", "0.7", "7%"])
-)
+@cases(60, COSTS, places, whole(1, 6), whole(1, 60), whole(0, 30 * MS), pick("0", "0.7", "7%"))
 def test_slots_are_filled_up_to_the_deadline(
     cost: CostModel, places: list[tuple[int, int]], slots: int, n: int, slack: int, margin: str
 ) -> None:
