@@ -210,9 +210,12 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
+_PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+
+
 def _frozen(value: Any, above: tuple[int, ...] = ()) -> Any:
     """Return a copy of ``value`` in plain containers that compare by content; a cost model is only its identity."""
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+    if type(value) in _PLAIN or isinstance(value, int | float | str | bytes):
         return (type(value).__name__, value)
     if id(value) in above or isinstance(value, CostModel | type):
         return id(value)
@@ -224,7 +227,12 @@ def _frozen(value: Any, above: tuple[int, ...] = ()) -> Any:
     if isinstance(value, set | frozenset):
         return (id(type(value)), frozenset(map(repr, value)))
     if isinstance(value, list | tuple) or type(value).__name__ == "deque":
-        return (type(value).__name__, [_frozen(v, above) for v in value])
+        items, types = tuple(value), tuple(map(type, value))
+        # A view's fields and what a part counts are all plain, and there are many of both.
+        return (
+            type(value).__name__,
+            (types, items) if _PLAIN.issuperset(types) else [_frozen(v, above) for v in items],
+        )
     try:
         return (id(value), _frozen(vars(value), above))
     except TypeError:

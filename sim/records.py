@@ -292,6 +292,8 @@ def pauses_of(preemptions: Columns) -> Columns:
     Columns ``request``, ``after`` and ``until``: it got no token in the steps between the last two, and one in each of
     those before and after. Several preemptions in one stretch make one row.
     """
+    if not len(preemptions["request"]):
+        return {name: preemptions[name] for name in ("request", "after", "until")}
     pauses = np.column_stack([preemptions[c] for c in ("request", "after", "until")])
     pauses = np.unique(pauses[(pauses[:, 1] >= 0) & (pauses[:, 2] >= 0)], axis=0)
     return {name: pauses[:, j] for j, name in enumerate(("request", "after", "until"))}
@@ -348,7 +350,7 @@ def token_gaps(ends: IntArray, first: IntArray, last: IntArray, pauses: Columns 
     request emits one token per step between them, except where it pauses.
     """
     gaps = _steady_gaps(ends, first, last)
-    if pauses is None:
+    if pauses is None or not len(pauses["request"]):
         return gaps
     spans = token_spans(first, last, pauses)
     for request in np.unique(pauses["request"]).tolist():
@@ -405,8 +407,17 @@ def _steady_gaps(ends: IntArray, first: IntArray, last: IntArray) -> Columns:
     return {"tpot_mean_ns": mean, "tpot_p99_ns": p99, "itl_max_ns": longest}
 
 
+FEW_GAPS = 2_000
+"""So many cells take less time to sort than another block."""
+
+
 def _blocks(sizes: IntArray) -> list[slice]:
-    """Cut ascending sizes into runs that differ by at most a factor of two, of at most ``GAP_BLOCK`` cells each."""
+    """Cut ascending sizes into runs that differ by at most a factor of two, of at most ``GAP_BLOCK`` cells each.
+
+    Few are one run, whatever their sizes.
+    """
+    if len(sizes) and len(sizes) * int(sizes[-1]) <= FEW_GAPS:
+        return [slice(0, len(sizes))]
     blocks, start = [], 0
     while start < len(sizes):
         stop = int(np.searchsorted(sizes, sizes[start] * 2, side="right"))
