@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from experiments import cells
 from experiments.axes import Experiment, plan
@@ -21,6 +19,8 @@ from experiments.config import Draft
 from experiments.run import prepare
 from policies.base import PolicyError
 from sim.objectives import MS
+from tests.experiments.odd import odd_value
+from tests.seeded import cases
 from traces.arrivals import poisson
 from traces.schema import TraceError
 from traces.synthetic import Streams
@@ -135,15 +135,7 @@ def test_the_key_is_the_same_in_every_process_and_for_every_hash_seed() -> None:
     assert done.stdout.strip() == cell().key
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=50, deadline=None)
-@given(json_values)
+@cases(100, odd_value)
 def test_any_value_has_one_strict_json_text(value: Any) -> None:
     def forbid(constant: str) -> None:
         raise AssertionError(constant)

@@ -1,38 +1,48 @@
 """Verdicts on any figures: what must hold whatever the runs came to."""
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from experiments.regress.baseline import Baseline, CellFigures, SeedFigures
 from experiments.regress.check import Check, Outcome, Row, judge, misfits
 from experiments.regress.metrics import METRICS, Metric, Tolerances
 from experiments.regress.report import junit, markdown
 from sim.stats import t_interval
+from tests.experiments.odd import odd_text
+from tests.seeded import cases, either, just, pick
 
 NAMES = [metric.name for metric in METRICS]
 HIGHER = {metric.name: metric.higher_is_better for metric in METRICS}
 
-measured = st.just(0.0) | st.floats(1e-6, 1e6).map(lambda x: float(f"{x:.10g}"))
-values = st.none() | measured
-texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+
+def positive(rng: random.Random) -> float:
+    """Return a number of any size, some of them equal."""
+    return float(rng.choice((1.0, 1e-6, 1e6, f"{10 ** rng.uniform(-6, 6):.10g}", f"{rng.uniform(1, 2):.10g}")))
 
 
-@st.composite
-def baselines(draw: st.DrawFn) -> Baseline:
-    n, names = draw(st.integers(1, 3)), draw(st.sampled_from([NAMES, NAMES[:3]]))
+measured = either(just(0.0), positive)
+values = either(just(None), just(0.0), positive)
+
+
+def texts(rng: random.Random) -> str:
+    return odd_text(rng, 1, 12)
+
+
+def baselines(rng: random.Random) -> Baseline:
+    n, names = rng.randint(1, 3), rng.choice([NAMES, NAMES[:3]])
     cells = []
-    for policy in draw(st.lists(texts, min_size=1, max_size=3, unique=True)):
-        seeds = {seed: SeedFigures(trace="t", metrics={name: draw(values) for name in names}) for seed in range(n)}
-        point = draw(st.dictionaries(texts, st.none() | st.integers() | texts, max_size=2))
+    for policy in {texts(rng): None for _ in range(rng.randint(1, 3))}:
+        seeds = {seed: SeedFigures(trace="t", metrics={name: values(rng) for name in names}) for seed in range(n)}
+        contents = either(just(None), pick(0, -1, 2**63, -(2**200)), texts)
+        point = {texts(rng): contents(rng) for _ in range(rng.randint(0, 2))}
         cells.append(
-            CellFigures(policy=policy, trace=draw(texts), point=point, configuration={"policy": "p"}, seeds=seeds)
+            CellFigures(policy=policy, trace=texts(rng), point=point, configuration={"policy": "p"}, seeds=seeds)
         )
     return Baseline(package="1", cells=tuple(cells))
 
@@ -55,8 +65,7 @@ def rows_of(rows: list[Row], name: str) -> list[Row]:
     return [row for row in rows if row.metric.name == name]
 
 
-@settings(deadline=None, max_examples=30)
-@given(baselines())
+@cases(30, baselines)
 def test_text_reads_back_and_has_a_line_per_run(baseline: Baseline) -> None:
     text = baseline.text()
     assert Baseline.model_validate_json(text) == baseline
@@ -65,17 +74,19 @@ def test_text_reads_back_and_has_a_line_per_run(baseline: Baseline) -> None:
     assert text.count("\n") == 6 + sum(8 + len(cell.seeds) for cell in baseline.cells)
 
 
-@settings(deadline=None, max_examples=30)
-@given(baselines())
+@cases(30, baselines)
 def test_nothing_differs_from_itself(baseline: Baseline) -> None:
     rows = judge(baseline, baseline, judged_all(0))
     assert {row.verdict for row in rows} <= {"unchanged"}
     assert misfits(baseline, baseline) == []
 
 
-@settings(deadline=None, max_examples=50)
-@given(
-    baselines(), st.sampled_from(NAMES), st.integers(-300, 300).filter(bool), st.integers(0, 300).map(lambda t: t / 100)
+@cases(
+    50,
+    baselines,
+    pick(*NAMES),
+    lambda rng: rng.choice((-1, 1)) * rng.choice((1, 100, 300, rng.randint(1, 300))),
+    lambda rng: rng.choice((0, 1, 100, 300, rng.randint(0, 300))) / 100,
 )
 def test_a_figure_is_worse_exactly_beyond_its_tolerance(
     baseline: Baseline, name: str, per_myriad: int, tolerance: float
@@ -95,7 +106,14 @@ def test_a_figure_is_worse_exactly_beyond_its_tolerance(
             assert row.percent.mean == pytest.approx(percent, rel=1e-6)
 
 
-per_seed = st.lists(st.tuples(values, values), min_size=1, max_size=4)
+def per_seed(rng: random.Random) -> list[tuple[float | None, float | None]]:
+    """Pairs, of which some are equal."""
+    drawn = [(values(rng), values(rng)) for _ in range(rng.randint(1, 4))]
+    return [(a, rng.choice((a, b, b, b))) for a, b in drawn]
+
+
+def percent(rng: random.Random) -> float:
+    return rng.choice((0.0, 50.0, rng.uniform(0, 50), rng.uniform(0, 50)))
 
 
 def one(metric: Metric, figures: Sequence[float | None]) -> Baseline:
@@ -110,8 +128,7 @@ def verdict(metric: Metric, pairs: Sequence[tuple[float | None, float | None]], 
     return row.verdict
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.sampled_from(METRICS), per_seed, st.floats(0, 50), st.floats(0, 50))
+@cases(100, pick(*METRICS), per_seed, percent, percent)
 def test_more_tolerance_is_never_stricter(metric: Metric, pairs: list[Any], a: float, b: float) -> None:
     if all(a is None and b is None for a, b in pairs):
         return
@@ -119,8 +136,7 @@ def test_more_tolerance_is_never_stricter(metric: Metric, pairs: list[Any], a: f
     assert loose in (strict, "changed")
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.sampled_from(METRICS), st.lists(st.tuples(measured, measured), min_size=1, max_size=4))
+@cases(100, pick(*METRICS), lambda rng: [(measured(rng), measured(rng)) for _ in range(rng.randint(1, 4))])
 def test_better_is_worse_seen_from_the_other_side(metric: Metric, pairs: list[tuple[float, float]]) -> None:
     opposite = {"worse": "better", "better": "worse", "changed": "changed", "unchanged": "unchanged"}
     there, back = verdict(metric, pairs, 0), verdict(metric, [(b, a) for a, b in pairs], 0)
@@ -140,8 +156,7 @@ def test_exactly_the_tolerance_is_allowed() -> None:
         assert verdict(metric, [(2.0, now)], 49.999) == "worse"
 
 
-@settings(deadline=None, max_examples=30)
-@given(per_seed)
+@cases(50, per_seed)
 def test_the_interval_is_that_of_the_differences(pairs: list[Any]) -> None:
     metric = METRICS[0]
     for row in judge(one(metric, [a for a, _ in pairs]), one(metric, [b for _, b in pairs]), judged_all(0)):
@@ -160,8 +175,12 @@ def test_what_is_no_longer_measured_is_worse(metric: Metric) -> None:
     assert verdict(metric, [(0.0, 0.1)], 50) == ("better" if metric.higher_is_better else "worse")
 
 
-@settings(deadline=None, max_examples=30)
-@given(baselines(), st.lists(st.text(max_size=20), max_size=2), st.floats(0.5, 2))
+@cases(
+    30,
+    baselines,
+    lambda rng: [odd_text(rng, 0, 20) for _ in range(rng.randint(0, 2))],
+    lambda rng: rng.choice((0.5, 1.0, 2.0, rng.uniform(0.5, 2))),
+)
 def test_reports_are_well_formed_whatever_the_names(baseline: Baseline, faults: list[str], factor: float) -> None:
     now = changed(baseline, "goodput", factor)
     nothing: Any = None
