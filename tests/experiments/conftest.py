@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 
 from experiments.cli import main
-from tests.experiments.drawing import leave_undrawn, save_coarsely
+from tests.experiments.drawing import draw_lightly, leave_undrawn
 
 
 @dataclass
@@ -50,9 +49,9 @@ def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def coarse_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are drawn, but coarsely and without their PDF files."""
-    monkeypatch.setattr(Figure, "savefig", save_coarsely)
+def light_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are laid out and drawn, but without dots and only one of each kind."""
+    draw_lightly(monkeypatch)
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from experiments import plotting
 from experiments.plotting import draw_table
-
-savefig = Figure.savefig
 
 
 def draw_short_table(header: list[str], cells: list[list[str]], *rest: Any, **options: Any) -> list[Path]:
@@ -16,15 +15,31 @@ def draw_short_table(header: list[str], cells: list[list[str]], *rest: Any, **op
     return draw_table(header, cells[:8], *rest, **options)
 
 
-def save_coarsely(figure: Figure, file: Any, *, format: str, metadata: dict[str, Any]) -> None:
-    """Save few dots, and no PDF, whose fonts take longer than all else; ``test_plotting.py`` looks at both."""
-    if format == "png":
-        savefig(figure, file, format=format, metadata=metadata, dpi=40)
-    else:
-        file.write(b"%PDF")
+def draw_lightly(patch: pytest.MonkeyPatch) -> None:
+    """Let one picture of each kind be laid out and drawn, but without a dot: that finds what cannot be drawn.
+
+    Pictures of a size, with as many panels, are of a kind. ``test_plotting.py`` looks at what comes of it.
+    """
+    lay_out = plotting._lay_out
+    seen: set[Any] = set()
+
+    def lay_out_first(figure: Figure) -> None:
+        kind = (*figure.get_size_inches(), len(figure.axes))
+        if kind not in seen:
+            seen.add(kind)
+            lay_out(figure)
+            figure.set_layout_engine()
+            figure.draw_without_rendering()
+
+    patch.setattr(plotting, "_lay_out", lay_out_first)
+    _write_nothing(patch)
 
 
 def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
     """Let pictures be put together, but neither laid out nor drawn."""
-    patch.setattr("experiments.plotting._lay_out", lambda figure: None)
+    patch.setattr(plotting, "_lay_out", lambda figure: None)
+    _write_nothing(patch)
+
+
+def _write_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Figure, "savefig", lambda self, file, **_: file.write(b"drawn"))

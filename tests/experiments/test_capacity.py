@@ -343,7 +343,7 @@ def test_the_command_finds_the_capacity_of_md1(cli: Cli) -> None:
     assert found["runs"] == result.json["runs"] == len(list(Path("a/cells").iterdir()))
 
 
-def test_the_command_draws_compares_and_goes_on(cli: Cli) -> None:
+def test_the_command_draws_compares_and_goes_on(cli: Cli, light_pictures: None) -> None:
     policies = ["-p", "fcfs+full", "-p", "srjf-static+full"]
     options = ["--attainment", "90", "--rates", "60:240", "--precision", "0.3", "--seeds", "8", "--limit", "60"]
     command = ["capacity", "--workload", "chat", "--slo", "ttft:500", *policies, *options, "--out", "a"]
@@ -358,7 +358,7 @@ def test_the_command_draws_compares_and_goes_on(cli: Cli) -> None:
     by_policy = {p: {r["rate"] for r in rows if r["policy"] == p} for p in ("fcfs+full", "srjf-static+full")}
     common = set.intersection(*by_policy.values())
     assert common, "policies see the same rates, so the same requests"
-    assert Path("a/capacity.png").stat().st_size > 10_000
+    assert Path("a/capacity.png").exists()
     before = {path: path.stat().st_mtime_ns for path in Path("a/cells").iterdir()}
     again = cli(*command, "--resume", "--json")
     assert again.code == 0, again.err

@@ -105,7 +105,7 @@ def test_an_axis_that_some_policies_do_not_have_is_refused() -> None:
         axes_of(sweep, None, None)
 
 
-def test_the_command_draws_a_sweep(cli: Cli, monkeypatch: pytest.MonkeyPatch, coarse_pictures: None) -> None:
+def test_the_command_draws_a_sweep(cli: Cli, monkeypatch: pytest.MonkeyPatch, light_pictures: None) -> None:
     workloads = ["chat", "chat:prompt_median=900"]
     axes: dict[str, list[Any]] = {"rate": [40, 120], "tpot": [12, 40], "trace.workload": workloads}
     values = {"policies": ["vllm-default", "fcfs+full"], "seeds": 3, "trace.limit": 30, "slo": "ttft:300"}
@@ -127,7 +127,7 @@ def test_the_command_draws_a_sweep(cli: Cli, monkeypatch: pytest.MonkeyPatch, co
                 == (point["rate"], point["tpot"], point["trace.workload"])
             ]
             assert point[f"mean {policy}"] == pytest.approx(np.mean(own))
-    assert Path("m/map.png").stat().st_size > 2_000
+    assert Path("m/map.png").exists()
     monkeypatch.setattr("experiments.choice_picture.write_map", lambda *_: [])
     shown = cli("map", "a", "--metric", "ttft_p99_ms")
     assert shown.code == 0, shown.err

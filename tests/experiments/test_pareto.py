@@ -196,7 +196,7 @@ def test_nobody_is_surely_best_where_seeds_disagree() -> None:
     assert not best(surfaces([a], grid, grid))[1].any()
 
 
-def test_the_command_reads_a_comparison_at_other_objectives(cli: Cli, no_picture: None, coarse_pictures: None) -> None:
+def test_the_command_reads_a_comparison_at_other_objectives(cli: Cli, no_picture: None, light_pictures: None) -> None:
     policies = ["-p", "sloweave", "-p", "vllm-default"]
     options = ["--seeds", "3", "--limit", "60", "--json"]
     assert cli("compare", "--workload", "mixed", *policies, *options, "--slo", "tpot_p99:50", "--out", "a").code == 0
@@ -220,7 +220,7 @@ def test_the_command_reads_a_comparison_at_other_objectives(cli: Cli, no_picture
     }
 
 
-def test_without_gaps_between_tokens_goodput_is_drawn_along_ttft(tmp_path: Path, coarse_pictures: None) -> None:
+def test_without_gaps_between_tokens_goodput_is_drawn_along_ttft(tmp_path: Path, light_pictures: None) -> None:
     cases = [case("a", [1, 1], [1, 1], [9, 8]), case("b", [1, 1], [1, 1], [7, 7])]
     runs = [run for c in cases for run in c.requests]
     tpot = objective_grid(runs, "tpot_p99_ns")
@@ -229,7 +229,7 @@ def test_without_gaps_between_tokens_goodput_is_drawn_along_ttft(tmp_path: Path,
     with (tmp_path / "surface.csv").open() as file:
         goodput = [float(row["goodput"]) for row in csv.DictReader(file)]
     assert goodput == [0, 8.5, 8.5, 0, 7, 7]
-    assert (tmp_path / "surface.png").stat().st_size > 1_000
+    assert (tmp_path / "surface.png").exists()
 
 
 @pytest.mark.parametrize(

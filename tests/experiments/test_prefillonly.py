@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 
 from costmodels.io import load_cost_model
 from costmodels.prefill import PrefillCost
@@ -25,7 +24,7 @@ from policies import parse_policy
 from sim.records import FINISHED, REJECTED
 from sim.stats import t_interval
 from tests.experiments.conftest import Cli
-from tests.experiments.drawing import draw_short_table, save_coarsely
+from tests.experiments.drawing import draw_lightly, draw_short_table
 from traces.synthetic import generate
 
 RATES = np.array([0.125, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0])
@@ -200,10 +199,10 @@ FEW = 30
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Regenerated]:
-    """Everything, but with few of everything, and no PDF, which takes as long as the rest."""
+    """Everything, but with few of everything."""
     folder = tmp_path_factory.mktemp("figures") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", save_coarsely)
+        draw_lightly(patch)
         patch.setattr("experiments.prefillonly.pictures.draw_table", draw_short_table)
         run = regenerate(
             folder, seeds=range(2), setups=SMALL, multiples=(0.5, 1.0, 2.0), limit=FEW, figure11=False, jobs=1

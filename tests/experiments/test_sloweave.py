@@ -71,7 +71,7 @@ def test_ratios_of_table_4_are_those_of_table_3(workload: str) -> None:
 
 
 def test_regenerating_writes_every_picture_and_the_same_numbers_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coarse_pictures: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, light_pictures: None
 ) -> None:
     """Tables 3 and 4, Figures 2, 4 and 5 and the reproduction table, each as PNG, PDF and CSV."""
     monkeypatch.setattr("experiments.sloweave.pictures.draw_table", draw_short_table)
@@ -86,7 +86,6 @@ def test_regenerating_writes_every_picture_and_the_same_numbers_again(
     names = {"reproduction.md", *(f"{stem}.{suffix}" for stem in stems for suffix in ("png", "pdf", "csv"))}
     assert {p.name for p in made.files} == names
     first = {p.name: p.read_bytes() for p in made.files}
-    assert first["table3.png"].startswith(b"\x89PNG")
     assert len(first["table3.csv"].splitlines()) == 1 + len(WORKLOADS) * len(NAMES)
     assert len(first["reproduction.csv"].splitlines()) == 1 + len(paper_numbers())
     # Nothing of Tables 3 and 4 and section 6.2 is left out, whatever its verdict.
@@ -95,9 +94,7 @@ def test_regenerating_writes_every_picture_and_the_same_numbers_again(
         path.unlink()
     leave_undrawn(monkeypatch)
     again = regenerate(tmp_path / "out", seeds=range(2), jobs=1, resume=True)
-    assert {p.name for p in again.files} == names
-    for path in again.files:
-        assert path.read_bytes() == (b"drawn" if path.suffix in (".png", ".pdf") else first[path.name])
+    assert {p.name: p.read_bytes() for p in again.files} == first
 
 
 def like_the_paper(change: Callable[[str, str, float], float]) -> Grid:

@@ -113,7 +113,7 @@ def test_what_is_offered_over_what_can_be_done_is_the_simulators() -> None:
         assert block.objectives(SCALED).tpot_p99 == round(25 * MS * block.scale)
 
 
-def test_regenerating_writes_everything_and_the_same_numbers_again(tmp_path, coarse_pictures) -> None:
+def test_regenerating_writes_everything_and_the_same_numbers_again(tmp_path, light_pictures) -> None:
     made = regenerate_gpu(tmp_path / "a", range(2), jobs=1, experiment=SMALL)
     names = {f"{stem}.{suffix}" for stem in ("table2", "figure3") for suffix in ("png", "pdf", "csv")}
     assert {p.name for p in made.files} == names | {"sloweave-gpu.md", "order.csv", "per-seed.csv", "tuning.csv"}

@@ -246,7 +246,7 @@ def test_a_profile_of_another_engine_is_refused(cli: Cli, tmp_path: Path, measur
     assert told in result.err
 
 
-def test_the_report_has_the_engine(cli: Cli, believed: str, tmp_path: Path, coarse_pictures: None) -> None:
+def test_the_report_has_the_engine(cli: Cli, believed: str, tmp_path: Path, light_pictures: None) -> None:
     """One repeat of one rate: the pictures take longer than all else."""
     given = ["--cost-model", believed, "-p", "prefillonly", "--workload", f"{WORKLOAD},arrivals=all-at-once"]
     engine = ["--model", "somewhere", "--engine", "hybrid", "--suffix", "discard", "--kv-blocks", "20"]
