@@ -1,57 +1,100 @@
-"""Random traces, small and full of coincidences: equal arrivals, shared ids, missing names."""
+"""Random traces, small and full of coincidences: equal arrivals, shared content, missing names."""
 
+import random
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
 from hypothesis import strategies as st
 
+from tests.seeded import Maker, seeded
 from traces.schema import NONE, Segments, Trace
 
-names = st.sampled_from([None, "None", "", " ", "é", "a\0b", "a,b", "\n"])
-objectives = st.sampled_from([NONE, 1, 25_000_000, 2**62 - 1])
+NAMES = (None, "None", "", " ", "é", "a\0b", "a,b", "\n")
+OBJECTIVES = (NONE, 1, 25_000_000, 2**62 - 1)
+NUMBERS = (0, -1, 5, 2**62, -(2**62))
+LABELS = ("", " ", "0", "é", "a\0b")
 
 
-def column(values: st.SearchStrategy, n: int, dtype: type) -> st.SearchStrategy:
-    """An optional column of ``n`` values."""
-    return st.none() | st.lists(values, min_size=n, max_size=n).map(lambda v: np.array(v, dtype=dtype))
+def _int64(values: Sequence[int]) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
 
 
-@st.composite
-def contents(draw: st.DrawFn, n: int, largest: int = 60) -> Segments:
-    """Segments of ``n`` prompts over a handful of ids."""
-    segment = st.tuples(st.integers(0, 4), st.integers(1, largest))
-    prompts = draw(st.lists(st.lists(segment, min_size=1, max_size=5), min_size=n, max_size=n))
+def _length(rng: random.Random, most: int) -> int:
+    """Make a whole number up to ``most``, often the least or the most."""
+    return rng.choice((1, most, *(rng.randint(1, most) for _ in range(6))))
+
+
+def _values(rng: random.Random, among: Sequence[object], n: int) -> list | None:
+    """Make an optional column, at times of one value only."""
+    kind = rng.randrange(8)
+    return rng.choices(among, k=n) if kind < 3 else [rng.choice(among)] * n if kind == 3 else None
+
+
+def _objectives(rng: random.Random, n: int) -> np.ndarray | None:
+    values = _values(rng, OBJECTIVES, n)
+    return None if values is None else _int64(values)
+
+
+def _names(rng: random.Random, n: int) -> np.ndarray | None:
+    values = _values(rng, NAMES, n)
+    return None if values is None else np.array(values, dtype=object)
+
+
+def _ids(rng: random.Random, n: int) -> np.ndarray | None:
+    kind = rng.randrange(4)
+    if kind == 0:
+        return _int64(rng.sample((*NUMBERS, *range(10, 10 + n)), n))
+    return np.array(rng.sample((*LABELS, *map(str, range(10, 10 + n))), n), dtype=object) if kind == 1 else None
+
+
+def made_contents(rng: random.Random, n: int, largest: int = 60) -> Segments:
+    """Make segments of ``n`` prompts over a handful of ids; some prompts begin as an earlier one does, or are equal."""
+    prompts: list[list[tuple[int, int]]] = []
+    for _ in range(n):
+        earlier = rng.choice(prompts) if prompts and rng.random() < 0.3 else []
+        prompt = earlier[: rng.randint(0, 5)]
+        more = rng.randint(0 if prompt else 1, 5 - len(prompt))
+        prompts.append(prompt + [(rng.randint(0, 4), _length(rng, largest)) for _ in range(more)])
     flat = [s for prompt in prompts for s in prompt]
     return Segments(
-        np.array([0, *accumulate(len(p) for p in prompts)], dtype=np.int64),
-        np.array([i for i, _ in flat], dtype=np.int64),
-        np.array([t for _, t in flat], dtype=np.int64),
+        _int64([0, *accumulate(map(len, prompts))]), _int64([i for i, _ in flat]), _int64([t for _, t in flat])
     )
 
 
-@st.composite
-def traces(draw: st.DrawFn, min_size: int = 0, max_size: int = 8) -> Trace:
-    """Traces with any of the optional columns."""
-    n = draw(st.integers(min_size, max_size))
-    arrivals = sorted(draw(st.lists(st.integers(0, 5) | st.integers(10**9, 10**15), min_size=n, max_size=n)))
-    segments = draw(st.none() | contents(n))
+def made_trace(rng: random.Random, min_size: int = 0, max_size: int = 8) -> Trace:
+    """Make a trace with any of the optional columns."""
+    n = rng.randint(min_size, max_size)
+    segments = made_contents(rng, n) if rng.randrange(2) else None
     if segments is None:
-        prompts = np.array(draw(st.lists(st.integers(1, 200), min_size=n, max_size=n)), dtype=np.int64)
+        prompts = _int64([_length(rng, 200) for _ in range(n)])
     else:
-        prompts = np.diff(np.concatenate([[0], np.cumsum(segments.tokens)])[segments.offsets])
-    numbers = st.permutations([0, -1, 5, 2**62, -(2**62), *range(10, 10 + n)])
-    labels = st.permutations(["", " ", "0", "é", "a\0b", *map(str, range(10, 10 + n))])
-    ids = numbers.map(lambda v: np.array(v[:n], dtype=np.int64)) | labels.map(lambda v: np.array(v[:n], dtype=object))
+        prompts = np.diff(np.concatenate([[0], np.cumsum(segments.tokens)])[segments.offsets]).astype(np.int64)
     return Trace(
-        np.array(arrivals, dtype=np.int64),
-        prompts.astype(np.int64),
-        np.array(draw(st.lists(st.integers(1, 50), min_size=n, max_size=n)), dtype=np.int64),
+        _int64(sorted(rng.choice((rng.randint(0, 5), rng.randint(10**9, 10**15))) for _ in range(n))),
+        prompts,
+        _int64([_length(rng, 50) for _ in range(n)]),
         segments=segments,
-        session=draw(column(names, n, object)),
-        tenant=draw(column(names, n, object)),
-        slo_ttft_ns=draw(column(objectives, n, np.int64)),
-        slo_tpot_ns=draw(column(objectives, n, np.int64)),
-        id=draw(st.none() | ids),
-        row=draw(st.none() | st.permutations(range(n)).map(lambda v: np.array(v, dtype=np.int64))),
-        name=draw(st.sampled_from(["", "trace", "é\n"])),
+        session=_names(rng, n),
+        tenant=_names(rng, n),
+        slo_ttft_ns=_objectives(rng, n),
+        slo_tpot_ns=_objectives(rng, n),
+        id=_ids(rng, n),
+        row=_int64(rng.sample(range(n), n)) if rng.randrange(2) else None,
+        name=rng.choice(("", "trace", "é\n")),
     )
+
+
+def sized(min_size: int = 0, max_size: int = 8) -> Maker:
+    """Make what :func:`made_trace` makes of so many requests."""
+    return lambda rng: made_trace(rng, min_size, max_size)
+
+
+def contents(n: int, largest: int = 60) -> st.SearchStrategy[Segments]:
+    """Draw what :func:`made_contents` makes."""
+    return seeded(lambda rng: made_contents(rng, n, largest))
+
+
+def traces(min_size: int = 0, max_size: int = 8) -> st.SearchStrategy[Trace]:
+    """Draw what :func:`made_trace` makes."""
+    return seeded(sized(min_size, max_size))

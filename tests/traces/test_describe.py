@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
-from tests.traces.strategies import traces
+from tests.seeded import cases
+from tests.traces.strategies import sized
 from traces.describe import describe, ideal_prefix_hit_rate
 from traces.schema import Segments, Trace
 
@@ -30,14 +30,12 @@ def walked_hit_rate(trace: Trace) -> float | None:
     return hits / total if total else None
 
 
-@settings(deadline=None, max_examples=100)
-@given(trace=traces())
+@cases(100, sized())
 def test_ideal_hit_rate_is_that_of_the_walk(trace: Trace) -> None:
     assert ideal_prefix_hit_rate(trace) == walked_hit_rate(trace)
 
 
-@settings(deadline=None, max_examples=50)
-@given(trace=traces())
+@cases(50, sized())
 def test_every_trace_can_be_described_as_json(trace: Trace) -> None:
     figures = describe(trace)
     assert json.loads(json.dumps(figures, allow_nan=False)) == figures

@@ -1,16 +1,16 @@
 """What a trace refuses, and what selecting, limiting and rescaling do to it."""
 
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.traces.strategies import traces
+from tests.seeded import cases, either, pick, whole
+from tests.traces.strategies import made_trace, sized
 from traces.schema import LATEST_NS, Segments, Trace, TraceError
 from traces.synthetic import generate
 
@@ -47,10 +47,14 @@ def test_an_impossible_trace_is_refused(changes: dict[str, object], message: str
         trace(**changes)
 
 
-@settings(deadline=None, max_examples=60)
-@given(trace=traces(), data=st.data())
-def test_selected_rows_are_those_rows(trace: Trace, data: st.DataObject) -> None:
-    chosen = sorted(data.draw(st.sets(st.integers(0, len(trace) - 1)))) if len(trace) else []
+def some_rows(rng: random.Random) -> tuple[Trace, list[int]]:
+    made = made_trace(rng)
+    return made, sorted(rng.sample(range(len(made)), rng.randint(0, len(made))))
+
+
+@cases(60, some_rows)
+def test_selected_rows_are_those_rows(drawn: tuple[Trace, list[int]]) -> None:
+    trace, chosen = drawn
     part = trace.select(np.array(chosen, dtype=np.int64))
     for column in Trace.COLUMNS:
         values = getattr(trace, column)
@@ -62,8 +66,10 @@ def test_selected_rows_are_those_rows(trace: Trace, data: st.DataObject) -> None
     assert trace.limit(len(trace) + 1) == trace
 
 
-@settings(deadline=None, max_examples=60)
-@given(trace=traces(), factor=st.floats(0.01, 100), power=st.integers(-6, 6))
+factors = either(pick(0.01, 1 / 3, 1.0, 100.0), lambda rng: rng.uniform(0.01, 100), lambda rng: rng.uniform(0.01, 1))
+
+
+@cases(60, sized(), factors, whole(-6, 6))
 def test_scaling_divides_the_gaps(trace: Trace, factor: float, power: int) -> None:
     scaled = trace.scale_rate(factor)
     assert np.all(np.diff(scaled.arrival_ns) >= 0)
@@ -86,9 +92,20 @@ def test_what_does_not_fit_is_refused() -> None:
         trace().limit(-1)
 
 
-@settings(deadline=None, max_examples=60)
-@given(a=traces(), b=traces())
-def test_digests_differ_where_traces_do(a: Trace, b: Trace) -> None:
+def two_traces(rng: random.Random) -> tuple[Trace, Trace]:
+    """Make two traces: equal ones, or one with a column of another, or unlike ones."""
+    a, kind = made_trace(rng), rng.randrange(3)
+    if kind == 2:
+        return a, made_trace(rng)
+    b = made_trace(rng, len(a), len(a))
+    prompts = ("prompt_tokens", "segments")
+    columns = rng.choice([prompts, *((c,) for c in Trace.COLUMNS if c not in prompts)]) if kind else ()
+    return a, replace(a.select(np.arange(len(a))), **{c: getattr(b, c) for c in columns})
+
+
+@cases(60, two_traces)
+def test_digests_differ_where_traces_do(drawn: tuple[Trace, Trace]) -> None:
+    a, b = drawn
     a, b = replace(a, name="x", row=None), replace(b, name="x", row=None)
     assert (a.digest() == b.digest()) == (a == b)
 

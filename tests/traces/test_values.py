@@ -1,28 +1,44 @@
 """Numbers and times against exact arithmetic, and the fast CSV path against the careful one."""
 
+import random
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from tests.seeded import Maker, built, cases, either, pick, whole
 from traces.readers.problems import Problems
 from traces.readers.tabular import _read_careful, _read_clean
 from traces.readers.values import INT64_MAX, NOT_WHOLE, date_times, decimals, show, whole_numbers
 
-plain = st.from_regex(r"[+-]?[0-9]{1,18}(\.[0-9]{0,20})?", fullmatch=True)
-scientific = st.from_regex(r"[+-]?[0-9]{1,3}(\.[0-9]{1,6})?[eE][+-]?[0-9]{1,2}", fullmatch=True).filter(
-    lambda t: Decimal(t).adjusted() < 18
-)
-nonsense = st.sampled_from(
-    ["", " ", ".", "-", "+", "abc", "1_000", "0x10", "1e", "NaN", "inf", "1e400", "12 3", "١٢", "--1"]
-)
+
+def digits_of(rng: random.Random, low: int, high: int) -> str:
+    """Make from ``low`` to ``high`` digits, at times the same throughout."""
+    return "".join(rng.choices(rng.choice(("0123456789", "0123456789", "0", "9", "05")), k=rng.randint(low, high)))
 
 
-@settings(deadline=None, max_examples=100)
-@given(texts=st.lists(plain | scientific, min_size=1, max_size=6), digits=st.sampled_from([6, 9]))
+def plain(rng: random.Random) -> str:
+    fraction = "." + digits_of(rng, 0, 20) if rng.randrange(2) else ""
+    return rng.choice(("", "+", "-")) + digits_of(rng, 1, 18) + fraction
+
+
+def scientific(rng: random.Random) -> str:
+    fraction = "." + digits_of(rng, 1, 6) if rng.randrange(2) else ""
+    number = rng.choice(("", "+", "-")) + digits_of(rng, 1, 3) + fraction
+    exponent = rng.choice("eE") + rng.choice(("", "+", "-")) + digits_of(rng, 1, 2)
+    return number + exponent if Decimal(number + exponent).adjusted() < 18 else number + "e-" + exponent[-1]
+
+
+nonsense = pick("", " ", ".", "-", "+", "abc", "1_000", "0x10", "1e", "NaN", "inf", "1e400", "12 3", "١٢", "--1")
+
+
+def several(maker: Maker, low: int = 1, high: int = 6) -> Maker:
+    """Make a list."""
+    return lambda rng: [maker(rng) for _ in range(rng.randint(low, high))]
+
+
+@cases(100, several(either(plain, scientific)), pick(6, 9))
 def test_decimals_are_exact(texts: list[str], digits: int) -> None:
     exact = [int((Decimal(t) * 10**digits).to_integral_value(ROUND_HALF_UP)) for t in texts]
     fits = [abs(v) < 2**63 for v in exact]
@@ -35,8 +51,7 @@ def test_decimals_are_exact(texts: list[str], digits: int) -> None:
         ]
 
 
-@settings(deadline=None, max_examples=50)
-@given(texts=st.lists(plain | nonsense, min_size=1, max_size=6))
+@cases(50, several(either(plain, nonsense)))
 def test_only_finite_numbers_are_decimals(texts: list[str]) -> None:
     def is_number(text: str) -> bool:
         try:
@@ -47,17 +62,16 @@ def test_only_finite_numbers_are_decimals(texts: list[str]) -> None:
     assert decimals(pa.array(texts)).valid.tolist() == [is_number(t) for t in texts]
 
 
-@settings(deadline=None, max_examples=100)
-@given(
-    values=st.lists(
-        st.integers(-(2**70), 2**70).map(str)
-        | st.integers(-99, 99).map(lambda v: f" {v}.00 ")
-        | st.integers(0, 99).map(lambda v: f"{v}.5")
-        | nonsense,
-        min_size=1,
-        max_size=6,
-    )
+wholes = either(
+    built(str, whole(-(2**70), 2**70)),
+    built(lambda power, more: str(power + more), pick(0, 2**62, 2**63, -(2**63), 2**64), whole(-2, 2)),
+    built(" {}.00 ".format, whole(-99, 99)),
+    built("{}.5".format, whole(0, 99)),
+    nonsense,
 )
+
+
+@cases(100, several(wholes))
 def test_whole_numbers_are_whole(values: list[str]) -> None:
     def naive(text: str) -> int:
         try:
@@ -91,19 +105,25 @@ def test_whole_numbers_of_other_types(values: object, expected: list[int]) -> No
     assert whole_numbers(values).tolist() == expected
 
 
-@settings(deadline=None, max_examples=100)
-@given(
-    st.lists(
-        st.tuples(
-            st.datetimes(datetime(1970, 1, 2), datetime(2110, 1, 1)),
-            st.integers(0, 9),
-            st.sampled_from([("", 0), ("Z", 0), ("+00:00", 0), ("+05:30", 19_800), ("-0800", -28_800)]),
-            st.sampled_from([" ", "T"]),
-        ),
-        min_size=1,
-        max_size=5,
+FIRST, LAST = datetime(1970, 1, 2), datetime(2110, 1, 1)
+
+
+def stamp(rng: random.Random) -> tuple[datetime, int, tuple[str, int], str]:
+    """Make a time, the digits of its fraction, its zone, and what stands before the time of day."""
+    at = FIRST + rng.random() * (LAST - FIRST)
+    if rng.randrange(4) == 0:  # about the ends of months and years, in leap years and others
+        at = datetime(rng.choice((1972, 2000, 2100)), rng.choice((2, 12)), 28) + rng.random() * timedelta(days=4)
+    if rng.randrange(4) == 0:
+        at = at.replace(**dict.fromkeys(("hour", "minute", "second"), 0)) - timedelta(seconds=rng.randrange(2))
+    return (
+        at.replace(microsecond=rng.choice((0, 999_999, at.microsecond))),
+        rng.randint(0, 9),
+        rng.choice((("", 0), ("Z", 0), ("+00:00", 0), ("+05:30", 19_800), ("-0800", -28_800))),
+        rng.choice(" T"),
     )
-)
+
+
+@cases(100, several(stamp, high=5))
 def test_dates_are_exact(stamps: list[tuple[datetime, int, tuple[str, int], str]]) -> None:
     texts, expected = [], []
     for stamp, digits, (zone, ahead), between in stamps:
@@ -142,15 +162,11 @@ def test_what_is_no_date(text: str) -> None:
     assert times[0] == times[2] == 1_700_158_623_979_960_000
 
 
-cells = st.text(alphabet="ab1 .-é", max_size=4)
+def cell(rng: random.Random) -> str:
+    return "".join(rng.choices("ab1 .-é", k=rng.randint(0, 4)))
 
 
-@settings(deadline=None, max_examples=150)
-@given(
-    rows=st.lists(st.lists(cells, min_size=2, max_size=2), max_size=6),
-    blanks=st.lists(st.integers(0, 6), max_size=3),
-    newline=st.booleans(),
-)
+@cases(150, several(several(cell, 2, 2), 0), several(whole(0, 6), 0, 3), pick(False, True))
 def test_both_ways_to_read_csv_agree(rows: list[list[str]], blanks: list[int], newline: bool) -> None:
     lines = [",".join(row) for row in rows]
     for at in blanks:
