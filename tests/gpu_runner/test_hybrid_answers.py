@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from experiments.cli import main
 from gpu_runner.hybrid.completions import Refusal, Served, events, read_completion, reply
 from gpu_runner.hybrid.options import HybridOptions
 from gpu_runner.hybrid.scoring import Question, answer
+from tests.seeded import cases, whole
 
 VOCAB = 12
 SERVED = Served("tiny", VOCAB, 50)
-LOGITS = st.lists(st.floats(-80, 80, width=32), min_size=VOCAB, max_size=VOCAB)
-TOKENS = st.lists(st.integers(0, VOCAB - 1), unique=True, max_size=VOCAB)
 
 
-@given(LOGITS, TOKENS, st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-100, 100)), st.integers(0, VOCAB + 3))
-@settings(deadline=None)
+def logits_of(rng: random.Random) -> list[float]:
+    """Make logits near each other or far apart, some of them equal."""
+    far = rng.choice((0.0, 1e-6, 1.0, 80.0))
+    some = (-far, far, 0.0, 0.5 * far)
+    return [float(np.float32(rng.choice((rng.choice(some), rng.uniform(-far, far))))) for _ in range(VOCAB)]
+
+
+def tokens_of(rng: random.Random) -> list[int]:
+    return rng.sample(range(VOCAB), rng.choice((0, 1, VOCAB, rng.randint(0, VOCAB))))
+
+
+def bias_of(rng: random.Random) -> dict[int, float]:
+    return {t: rng.choice((0.0, -100.0, 100.0, rng.uniform(-100, 100), rng.uniform(-1, 1))) for t in tokens_of(rng)}
+
+
+@cases(100, logits_of, tokens_of, bias_of, whole(0, VOCAB + 3))
 def test_probabilities_by_their_definition(
     logits: list[float], allowed: list[int], bias: dict[int, float], top: int
 ) -> None:
@@ -74,8 +86,16 @@ def test_a_request_says_what_is_asked() -> None:
     assert asked.extra == {"prefillsim_tenant": "a"}
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), st.lists, max_leaves=4))
-@settings(deadline=None)
+def anything(rng: random.Random, depth: int = 3) -> Any:
+    """Make a value, or a list of some, or a list of such lists."""
+    if depth and rng.randrange(2):
+        return [anything(rng, rng.randrange(depth)) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
+    text = "".join(chr(rng.choice((rng.randrange(128), rng.randrange(0xD800)))) for _ in range(rng.randint(0, 3)))
+    number = rng.choice((1, -1)) * rng.choice((rng.randint(0, VOCAB), rng.randint(0, 300), rng.randrange(2**70)))
+    return rng.choice((None, False, True, text, str(number), number, number, number))
+
+
+@cases(100, anything)
 def test_whatever_a_field_holds_the_request_is_read_or_refused(value: Any) -> None:
     for name in ("prompt", "max_tokens", "n", "logprobs", "allowed_token_ids", "logit_bias", "vllm_xargs", "model"):
         refused = None

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels.linear import LinearCost
 from gpu_runner.hybrid.scheduler import block_hashes
@@ -23,6 +21,7 @@ from sim.engine import Limits, simulate
 from sim.memory import Memory
 from sim.records import FINISHED, REJECTED, LoggedRun
 from tests.gpu_runner.hybrid_host import FakeHybrid
+from tests.seeded import cases, pick, whole
 from traces import Segments, Trace
 
 SIZE = 4
@@ -36,9 +35,8 @@ POLICIES = (
 )
 
 
-def _requests(seed: int, n: int) -> list[tuple[int, int, int, int]]:
-    """Arrival, family, how much of the family's beginning, own tokens."""
-    rng = random.Random(seed)
+def some_requests(rng: random.Random) -> list[tuple[int, int, int, int]]:
+    """Make arrival, family, how much of the family's beginning, and own tokens of some requests."""
     return [
         (
             rng.choice((0, 8_000 * rng.randint(0, 5), rng.randint(0, 1000), rng.randint(0, 40_000))),
@@ -46,11 +44,8 @@ def _requests(seed: int, n: int) -> list[tuple[int, int, int, int]]:
             rng.choice((0, SIZE, 20, rng.randint(0, 20))),
             rng.choice((1, SIZE, rng.randint(1, 20))),
         )
-        for _ in range(n)
+        for _ in range(rng.choice((1, *(rng.randint(1, 25) for _ in range(9)))))
     ]
-
-
-REQUESTS = st.builds(_requests, st.integers(0, 2**64), st.integers(1, 25))
 
 
 def made(requests: list[tuple[int, int, int, int]]) -> Trace:
@@ -86,15 +81,15 @@ def simulated(came: Trace, run: LoggedRun, policy: str, memory: Memory, longest:
     )
 
 
-@given(
-    requests=REQUESTS,
-    policy=st.sampled_from(POLICIES),
-    blocks=st.sampled_from((0, 1, 3, 8, 20, 100)),
-    discard=st.booleans(),
-    saturate=st.booleans(),
-    slow=st.sampled_from((10, 300, 5000)),
+@cases(
+    150,
+    some_requests,
+    pick(*POLICIES),
+    pick(0, 1, 3, 8, 20, 100),
+    pick(False, True),
+    pick(False, True),
+    pick(10, 300, 5000),
 )
-@settings(deadline=None, max_examples=150)
 def test_decisions_are_the_simulators(
     requests: list[tuple[int, int, int, int]], policy: str, blocks: int, discard: bool, saturate: bool, slow: int
 ) -> None:
@@ -121,8 +116,7 @@ def test_decisions_are_the_simulators(
             np.testing.assert_array_equal(run.steps[name], other.steps[name], err_msg=name)
 
 
-@given(requests=REQUESTS, policy=st.sampled_from(POLICIES), blocks=st.sampled_from((0, 5, 30)))
-@settings(deadline=None, max_examples=40)
+@cases(40, some_requests, pick(*POLICIES), pick(0, 5, 30))
 def test_with_known_times_the_whole_run_is_the_simulators(
     requests: list[tuple[int, int, int, int]], policy: str, blocks: int
 ) -> None:
@@ -227,9 +221,15 @@ class FailsOnThird(Ordering):
         return max(waiting)
 
 
-@given(st.lists(st.integers(0, 1), max_size=20), st.lists(st.integers(0, 1), max_size=20), st.integers(1, 4))
-@settings(deadline=None, max_examples=50)
-def test_hashes_are_equal_as_far_as_prompts_are(a: list[int], b: list[int], size: int) -> None:
+def two_prompts(rng: random.Random) -> tuple[list[int], list[int]]:
+    """Make prompts that often begin alike."""
+    a, b = (rng.choices((0, 1), k=rng.randint(0, 20)) for _ in range(2))
+    return a, a[: rng.choice((0, 20, rng.randint(0, 20)))] + b
+
+
+@cases(50, two_prompts, whole(1, 4))
+def test_hashes_are_equal_as_far_as_prompts_are(drawn: tuple[list[int], list[int]], size: int) -> None:
+    a, b = drawn
     one, other = block_hashes(a, size), block_hashes(b, size)
     assert len(one) == len(a) // size
     for i, (x, y) in enumerate(zip(one, other, strict=False)):

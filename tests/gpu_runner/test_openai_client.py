@@ -8,12 +8,12 @@ import json
 import random
 import socket
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpu_runner.live import client_run, replay_live
 from gpu_runner.openai_client import Answer, ServerError, _Stream, completion, find_server
@@ -22,6 +22,7 @@ from sim.objectives import Objectives
 from sim.records import FINISHED, REJECTED, UNFINISHED
 from sim.store import read_run, write_run
 from tests.gpu_runner.fake_server import TOKEN_S, FakeServer, fake_server
+from tests.seeded import cases, maybe, pick, wide
 from traces import Trace
 
 MS = 1_000_000
@@ -174,15 +175,22 @@ def chunked(texts: list[bytes]) -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(t), t) for t in [*texts, b""])
 
 
-@settings(deadline=None, max_examples=200)
-@given(st.data(), st.booleans())
-def test_tokens_come_with_the_piece_that_completes_them(data: st.DataObject, in_chunks: bool) -> None:
+def places(rng: random.Random) -> list[float]:
+    """Make up to twelve shares of an answer, some of them close together."""
+    some: list[float] = []
+    for _ in range(rng.randint(0, 12)):
+        some.append(rng.random() if not some or rng.randrange(2) else some[-1] + rng.choice((-2, -1, 1, 2)) / 500)
+    return some
+
+
+@cases(200, places, pick(False, True))
+def test_tokens_come_with_the_piece_that_completes_them(cut: list[float], in_chunks: bool) -> None:
     """However the network cuts an answer, a token's time is that of the piece with its event's last byte."""
     texts = [b"data: " + json.dumps(e, ensure_ascii=False).encode() + b"\n\n" for e in EVENTS] + [b"data: [DONE]\n\n"]
     head = b"HTTP/1.1 200 OK\r\n" + (b"Transfer-Encoding: chunked\r\n" if in_chunks else b"") + b"\r\n"
     body = chunked(texts) if in_chunks else b"".join(texts)
     raw = head + body
-    cuts = sorted(data.draw(st.sets(st.integers(1, len(raw) - 1), max_size=12)))
+    cuts = sorted({min(max(round(share * len(raw)), 1), len(raw) - 1) for share in cut})
     pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
     answer = read_pieces(pieces)
     assert answer.finished
@@ -196,15 +204,14 @@ def test_tokens_come_with_the_piece_that_completes_them(data: st.DataObject, in_
 
 
 def read_pieces(pieces: list[bytes]) -> Answer:
-    async def feed() -> _Stream:
-        times = iter(range(len(pieces)))
-        stream = _Stream(b"", lambda: next(times), asyncio.get_running_loop().create_future())
-        for piece in pieces:
-            stream.data_received(piece)
-        stream.connection_lost(None)
-        return stream
-
-    answer = Answer(stream=asyncio.run(feed()))
+    times = iter(range(len(pieces)))
+    ended = Future[None]()
+    stream = _Stream(b"", lambda: next(times), cast("asyncio.Future[None]", ended))  # an event loop takes long to make
+    for piece in pieces:
+        stream.data_received(piece)
+    stream.connection_lost(None)
+    assert ended.done()
+    answer = Answer(stream=stream)
     answer.settle()
     return answer
 
@@ -219,9 +226,11 @@ def test_an_answer_cut_anywhere_is_never_taken_for_a_whole_one() -> None:
         assert answer.problem
 
 
-def _answers(seed: int, n: int) -> list[tuple[int, list[int], bool, int | None]]:
-    """Arrivals, gaps, whether the answer is whole, and cached tokens; some at once, and some gaps of nothing."""
-    rng = random.Random(seed)
+Drawn = tuple[int, list[int], bool, int | None]
+
+
+def answers(rng: random.Random) -> list[Drawn]:
+    """Make arrivals, gaps, whether the answer is whole, and cached tokens; some at once, and some gaps of nothing."""
     most = rng.choice((1, 1000, 10**8))
     return [
         (
@@ -230,18 +239,12 @@ def _answers(seed: int, n: int) -> list[tuple[int, list[int], bool, int | None]]
             rng.random() < 0.5,
             rng.choice((None, rng.randint(0, 10))),
         )
-        for _ in range(n)
+        for _ in range(rng.randint(1, 8))
     ]
 
 
-answers = st.builds(_answers, st.integers(0, 2**64), st.integers(1, 8))
-
-
-@settings(deadline=None, max_examples=200)
-@given(answers, st.none() | st.integers(1, 10**8))
-def test_metrics_of_a_client_equal_a_loop_over_its_tokens(
-    drawn: list[tuple[int, list[int], bool, int | None]], tpot: int | None
-) -> None:
+@cases(200, answers, maybe(wide(10**8, 1)))
+def test_metrics_of_a_client_equal_a_loop_over_its_tokens(drawn: list[Drawn], tpot: int | None) -> None:
     drawn.sort(key=lambda row: row[0])
     n, epoch = len(drawn), 10**18
     trace = Trace(np.array([a for a, *_ in drawn]), np.full(n, 10), np.array([max(len(g), 1) for _, g, *_ in drawn]))

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpu_runner.profiling.bench import Sample
 from gpu_runner.profiling.grid import Cell
 from gpu_runner.profiling.journal import CHECK, Entry
 from gpu_runner.profiling.quality import Quality, assess
+from tests.seeded import cases, either, pick, whole
 
 BASE = 10_000_000
 
@@ -26,8 +25,7 @@ def entries(cells: int, rounds: int, factor: dict[int, float], noise: float = 0.
     ]
 
 
-@given(st.floats(0.3, 3), st.integers(1, 20), st.integers(1, 6))
-@settings(deadline=None)
+@cases(100, either(pick(0.3, 1.0, 3.0), lambda rng: rng.uniform(0.3, 3)), whole(1, 20), whole(1, 6))
 def test_drift_is_what_the_last_measurement_is_above_the_first(late: float, cells: int, rounds: int) -> None:
     found = assess(entries(cells, rounds, {CHECK: late}))
     assert found.drift is not None

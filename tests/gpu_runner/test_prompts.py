@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_runner.prompts import prompt_array, prompt_ids
 from sim.content import ContentTree
+from tests.seeded import cases, pick
 from tests.sim.contents import content_traces
 from traces import Segments, Trace
 
@@ -64,37 +65,44 @@ def test_prompts_share_the_blocks_that_their_contents_share(drawn: tuple[Trace, 
     check(*drawn, HUGE)
 
 
-def whole_blocks() -> st.SearchStrategy[Trace]:
-    """Prompts of whole blocks of 16 over any content ids at all."""
-    ids = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4, unique=True)
-    return st.builds(_whole_blocks, ids, st.integers(2, 6), st.integers(0, 2**64))
+def whole_blocks(rng: random.Random) -> Trace:
+    """Make prompts of whole blocks of 16 over any content ids at all."""
+    near = rng.choice((0, -(2**63) + 2, 2**63 - 3, 2**32))
+    ids = [rng.choice((rng.randrange(-(2**63), 2**63), near + rng.randint(-2, 2))) for _ in range(rng.randint(1, 4))]
+    return one_each(
+        *(
+            [(rng.choice(ids), 16 * rng.randint(1, 4)) for _ in range(rng.randint(1, 4))]
+            for _ in range(rng.randint(2, 6))
+        )
+    )
 
 
-def _whole_blocks(ids: list[int], n: int, seed: int) -> Trace:
-    rng = random.Random(seed)
-    return one_each(*([(rng.choice(ids), 16 * rng.randint(1, 4)) for _ in range(rng.randint(1, 4))] for _ in range(n)))
-
-
-@settings(deadline=None, max_examples=200)
-@given(whole_blocks(), st.sampled_from([1024, 32_000, 128_256]))
+@cases(200, whole_blocks, pick(1024, 32_000, 128_256))
 def test_so_do_they_in_small_vocabularies_where_contents_are_whole_blocks(trace: Trace, vocab: int) -> None:
     check(trace, 16, vocab)
 
 
 def test_no_two_of_many_contents_have_a_block_in_common() -> None:
     n = 20_000
-    contents = np.concatenate([np.arange(n // 2), np.arange(n // 2) * 2**32])
-    trace = one_each(*[[(int(c), 16)] for c in np.unique(contents)])
-    blocks = {tuple(prompt_ids(trace, i, 1024)) for i in range(len(trace))}
-    assert len(blocks) == len(trace)
+    contents = np.unique(np.concatenate([np.arange(n // 2), np.arange(n // 2) * 2**32])).tolist()
+    blocks = blocks_of(contents)
+    assert len(set(blocks)) == len(contents)
+    some = range(0, len(contents), 97)
+    trace = one_each(*([(contents[i], 16)] for i in some))
+    assert [tuple(prompt_ids(trace, i, 1024)) for i in range(len(trace))] == [blocks[i] for i in some]
+
+
+def blocks_of(contents: list[int]) -> list[tuple[int, ...]]:
+    """Return the blocks of 16 of a prompt that is all contents in a row, which says the same as a prompt for each."""
+    ids = prompt_array(one_each([(c, 16) for c in contents]), 0, 1024)
+    return list(map(tuple, ids.reshape(-1, 16).tolist()))
 
 
 def test_a_request_without_segments_is_unlike_every_other_and_unlike_every_content() -> None:
     n = 2000
     lengths = np.full(n, 16)
     plain = Trace(np.arange(n), lengths, np.ones(n, dtype=np.int64))
-    told = one_each(*[[(c, 16)] for c in range(n)])
-    blocks = {tuple(prompt_ids(trace, i, 1024)) for trace in (plain, told) for i in range(n)}
+    blocks = {*blocks_of(list(range(n))), *(tuple(prompt_ids(plain, i, 1024)) for i in range(n))}
     assert len(blocks) == 2 * n
 
 
