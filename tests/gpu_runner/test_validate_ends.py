@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.base import BaseEstimator, RegressorMixin
 
 from costmodels import LinearCost
@@ -20,13 +19,27 @@ from sim.engine import simulate
 from sim.metrics import summarise
 from sim.objectives import Objectives
 from sim.records import Tables
-from tests.sim.random_runs import engine_runs, memory_runs
+from tests.seeded import Maker, cases, either, whole
+from tests.sim.random_runs import engine_run, memory_run
 from tests.sim.slow_metrics import rows_of
 from traces import Trace
 
-runs = st.one_of(engine_runs(), memory_runs())
+runs = either(engine_run, memory_run)
 
-numbers = st.floats(1e-3, 1e6)
+
+def number(rng: random.Random) -> float:
+    return rng.choice((rng.choice((1e-3, 1.0, 1e6)), rng.uniform(1e-3, 1e6), 10 ** rng.uniform(-3, 6)))
+
+
+def several(maker: Maker, low: int, high: int) -> Maker:
+    """Make a list, often of one value only."""
+
+    def make(rng: random.Random) -> list[Any]:
+        n = rng.randint(low, high)
+        return [maker(rng)] * n if rng.randrange(4) == 0 else [maker(rng) for _ in range(n)]
+
+    return make
+
 
 SUMMARY = {
     "ttft_mean": "ttft_mean_ms",
@@ -43,8 +56,7 @@ SUMMARY = {
 }
 
 
-@given(runs)
-@settings(deadline=None, max_examples=60)
+@cases(60, runs)
 def test_figures_are_those_of_every_summary(run: tuple[Trace, Tables, Objectives]) -> None:
     _, t, goals = run
     summary = summarise(t.requests, t.steps, goals, t.preemptions)
@@ -54,8 +66,7 @@ def test_figures_are_those_of_every_summary(run: tuple[Trace, Tables, Objectives
         assert figures[name] == (None if expected is None else pytest.approx(expected, rel=1e-9)), name
 
 
-@given(engine_runs())
-@settings(deadline=None, max_examples=40)
+@cases(40, engine_run)
 def test_gaps_are_those_between_each_requests_tokens(run: tuple[Trace, Tables, Objectives]) -> None:
     _, t, goals = run
     gaps = sorted(gap for row in rows_of(t.requests, t.steps, t.preemptions) for gap in row.gaps)
@@ -63,8 +74,7 @@ def test_gaps_are_those_between_each_requests_tokens(run: tuple[Trace, Tables, O
     assert np.rint(np.sort(found) * 1e6).astype(int).tolist() == gaps
 
 
-@given(runs)
-@settings(deadline=None, max_examples=20)
+@cases(20, runs)
 def test_a_run_is_no_different_from_itself(run: tuple[Trace, Tables, Objectives]) -> None:
     _, t, goals = run
     figures = sample_of(t.requests, t.steps, t.preemptions, goals).figures
@@ -74,8 +84,7 @@ def test_a_run_is_no_different_from_itself(run: tuple[Trace, Tables, Objectives]
     assert all(r.spread is None or r.spread < 1e-12 for r in rows)
 
 
-@given(st.lists(numbers, min_size=1, max_size=5), st.lists(numbers, min_size=1, max_size=3), st.integers(-20, 20))
-@settings(deadline=None)
+@cases(100, several(number, 1, 5), several(number, 1, 3), whole(-20, 20))
 def test_errors_and_spreads_have_no_unit(real: list[float], ours: list[float], power: int) -> None:
     scale = 2.0**power
     (row,) = compare([{"ttft_p99": v} for v in real], [{"ttft_p99": v} for v in ours], Tolerances())
@@ -83,8 +92,11 @@ def test_errors_and_spreads_have_no_unit(real: list[float], ours: list[float], p
     assert (row.error, row.spread, row.within) == (scaled.error, scaled.spread, scaled.within)
 
 
-@given(numbers, st.floats(0, 3), st.floats(0, 1))
-@settings(deadline=None)
+def share(rng: random.Random) -> float:
+    return rng.choice((0.0, 1.0, rng.random(), rng.random(), rng.random()))
+
+
+@cases(100, number, lambda rng: 3 * share(rng), share)
 def test_the_tolerance_is_a_band_around_what_was_measured(measured: float, tolerance: float, share: float) -> None:
     inside, outside = (1 + share * tolerance * 0.999), (1 + tolerance) * 1.001
     for factor, within in ((inside, True), (outside, False)):
@@ -128,8 +140,14 @@ def test_a_rate_is_stable_as_long_as_the_engine_is_not_overloaded(rho: float, st
     assert keeps_up(_constant(rho)) is stable
 
 
-@given(st.dictionaries(st.floats(0.1, 100), st.lists(st.booleans(), min_size=1, max_size=5), max_size=6))
-@settings(deadline=None)
+def repeats_by_rate(rng: random.Random) -> dict[float, list[bool]]:
+    """Make whether an engine kept up, some times at each of some rates, which are in any order."""
+    rates = [rng.choice((float(rng.randint(1, 9)), rng.uniform(0.1, 100))) for _ in range(rng.randint(0, 6))]
+    likely = rng.choice((0.0, 0.5, 0.5, 0.8, 1.0))
+    return {rate: [rng.random() < likely for _ in range(rng.randint(1, 5))] for rate in rates}
+
+
+@cases(100, repeats_by_rate)
 def test_the_knee_is_the_last_rate_before_the_first_that_mostly_fails(stable: dict[float, list[bool]]) -> None:
     found = knee(stable)
     fine = {rate: np.mean(repeats) > 0.5 for rate, repeats in stable.items()}
@@ -160,11 +178,12 @@ def test_a_miss_says_what_where_and_how_much_was_allowed() -> None:
     assert not any("goodput" in miss for miss in section.misses)
 
 
-names = st.sampled_from([*TIMES, *FIGURES, *OTHERS])
+def percents(rng: random.Random) -> dict[str, int]:
+    names = [*TIMES, *FIGURES, *OTHERS]
+    return {rng.choice(names): rng.choice((0, 500, *rng.choices(range(501), k=4))) for _ in range(rng.randint(0, 8))}
 
 
-@given(st.dictionaries(names, st.integers(0, 500), max_size=8))
-@settings(deadline=None)
+@cases(100, percents)
 def test_tolerances_read_back_what_they_print(given_percent: dict[str, int]) -> None:
     read = Tolerances.parse(",".join(f"{name}:{value}" for name, value in given_percent.items()))
     again = Tolerances.parse(str(read))
@@ -188,8 +207,13 @@ def test_bad_tolerances_are_one_sentence(text: str, message: str) -> None:
         Tolerances.parse(text)
 
 
-@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=40))
-@settings(deadline=None)
+def pairs_of(rng: random.Random) -> list[tuple[float, float]]:
+    alike = rng.choice((0.0, 0.1, 10.0))
+    some = several(number, 1, rng.choice((1, 5, 40)))(rng)
+    return [(number(rng) if alike > 1 else m * (1 + alike * rng.uniform(-1, 1)), m) for m in some]
+
+
+@cases(100, pairs_of)
 def test_step_errors_are_means_of_what_they_say(pairs: list[tuple[float, float]]) -> None:
     predicted, measured = zip(*pairs, strict=True)
     errors = [p / m - 1 for p, m in pairs]
