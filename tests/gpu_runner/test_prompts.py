@@ -10,13 +10,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpu_runner.prompts import prompt_array, prompt_ids
 from sim.content import ContentTree
-from tests.seeded import cases, pick
-from tests.sim.contents import content_traces
+from tests.seeded import cases, either, pick, whole
+from tests.sim.contents import contents
 from traces import Segments, Trace
 
 HUGE = 2**31 - 1
@@ -59,8 +57,7 @@ def check(trace: Trace, block_size: int, vocab: int) -> None:
         assert shared_blocks(prompts[i], prompts[j], block_size) == by_content
 
 
-@settings(deadline=None, max_examples=200)
-@given(content_traces(st.integers(1, 32)))
+@cases(200, contents(either(pick(1, 16, 32), whole(1, 32))))
 def test_prompts_share_the_blocks_that_their_contents_share(drawn: tuple[Trace, int]) -> None:
     check(*drawn, HUGE)
 
