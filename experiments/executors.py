@@ -6,10 +6,6 @@ A cell whose process is killed is run again, alone, a few times; then it has fai
 from __future__ import annotations
 
 import itertools
-import os
-import signal
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +16,7 @@ from typing import Any, Protocol
 from experiments.cells import Cell
 from experiments.config import ConfigError
 from experiments.folders import in_progress, new_owner, remove_parts
+from experiments.processes import IN_PROCESS, PROCESSES, outcomes, wait_until_begun
 from experiments.run import CellResult, run_cell, stored_result
 from policies.registry import nearest
 from sim.provenance import provenance
@@ -32,8 +29,6 @@ TASKS_PER_JOB = 4
 
 DEATHS = 3
 """So many processes may be killed over one cell; and so many in a row before they have begun anything."""
-
-IN_PROCESS, PROCESSES = "in-process", "processes"
 
 
 class ExecutorLost(Exception):
@@ -167,15 +162,11 @@ class Processes:
             remove_parts(folder, owner)
 
     def _results(self, cells: list[Cell], folder: Path, owner: str) -> Iterator[CellResult]:
-        from joblib import Parallel, delayed, parallel_config
-
-        call, shared = delayed(_run_task), provenance()
-        with parallel_config("loky", inner_max_num_threads=1, initializer=_serve, initargs=(os.getpid(),)):
-            # joblib's one process would be this one; of two, one is kept waiting.
-            ahead = "2*n_jobs" if self.jobs > 1 else 1
-            pool = Parallel(max(self.jobs, 2), return_as="generator_unordered", batch_size=1, pre_dispatch=ahead)
-            for results in pool(call(task, folder, shared, owner) for task in tasks_of(cells, self.jobs)):
-                yield from results
+        shared = provenance()
+        wait_until_begun()
+        tasks = ((task, folder, shared, owner) for task in tasks_of(cells, self.jobs))
+        for results in outcomes(_run_task, tasks, self.jobs):
+            yield from results
 
 
 def cores() -> int:
@@ -205,15 +196,3 @@ def _batched(cells: list[Cell], size: int) -> Iterator[list[Cell]]:
 
 def _run_task(cells: list[Cell], folder: Path, shared: dict[str, Any], owner: str) -> list[CellResult]:
     return [run_cell(cell, folder / cell.key, shared, owner=owner) for cell in cells]
-
-
-def _serve(first: int) -> None:
-    """Leave interrupts to the first process, and do not outlive it, which joblib's processes do by minutes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(first,), daemon=True).start()
-
-
-def _end_with(first: int) -> None:
-    while os.getppid() == first:
-        time.sleep(1)
-    os._exit(1)

@@ -11,6 +11,8 @@ import typer
 from experiments.commands import options as o
 
 if TYPE_CHECKING:
+    from experiments.axes import Experiment
+    from experiments.shards import Shard
     from experiments.sweep import SweepResult
 
 
@@ -62,29 +64,28 @@ def sweep(
 ) -> None:
     """Run the product of the axes, on all cores or a cluster; what is finished is kept, and --resume goes on."""
     draft = o.collect(file, sets, name=_name(file), seeds=seeds, seed=seed, **o.given(locals()))
-    from experiments import output
-    from experiments.axes import plan
-    from experiments.compare import run_warnings
-    from experiments.folders import check_free
-    from experiments.report import aggregated, show_sweep
-    from experiments.shards import Shard
-    from experiments.sweep import INDEX, run_sweep
+    from experiments.processes import begun
 
-    part = None if shard is None else Shard.parse(shard)
-    if not resume and part is None:
-        check_free(out)
-    experiment = plan(draft)
-    if dry_run:
-        chosen = experiment.cells if part is None else part.of(list({c.key: c for c in experiment.cells}.values()))
-        cells = [cell.describe() for cell in chosen]
-        if json:
-            output.emit({"name": experiment.config.name, "runs": len(cells), "cells": cells, "notes": experiment.notes})
-        else:
-            output.say(*cells, f"{len(cells)} runs")
-            output.warn(experiment.notes)
-        return
-    progress = not json and sys.stderr.isatty()
-    result = run_sweep(experiment, out=out, resume=resume, jobs=jobs, progress=progress, cluster=cluster, shard=part)
+    with begun(None if dry_run else jobs, cluster):
+        from experiments import output
+        from experiments.axes import plan
+        from experiments.compare import run_warnings
+        from experiments.folders import check_free
+        from experiments.report import aggregated, show_sweep
+        from experiments.shards import Shard
+        from experiments.sweep import INDEX, run_sweep
+
+        part = None if shard is None else Shard.parse(shard)
+        if not resume and part is None:
+            check_free(out)
+        experiment = plan(draft)
+        if dry_run:
+            _list_runs(experiment, part, json)
+            return
+        progress = not json and sys.stderr.isatty()
+        result = run_sweep(
+            experiment, out=out, resume=resume, jobs=jobs, progress=progress, cluster=cluster, shard=part
+        )
     failures = result.failure_lines
     if not result.complete:
         _show_shard(result, shard, failures, json)
@@ -111,6 +112,19 @@ def sweep(
         output.say(f"{len(experiment.cells)} runs, {result.reused} of them from before", f"results: {result.out}")
         output.warn([*experiment.notes, *warnings])
     output.fail_with(failures, len(experiment.cells))
+
+
+def _list_runs(experiment: Experiment, part: Shard | None, json: bool) -> None:
+    """Say what would run."""
+    from experiments import output
+
+    chosen = experiment.cells if part is None else part.of(list({c.key: c for c in experiment.cells}.values()))
+    cells = [cell.describe() for cell in chosen]
+    if json:
+        output.emit({"name": experiment.config.name, "runs": len(cells), "cells": cells, "notes": experiment.notes})
+    else:
+        output.say(*cells, f"{len(cells)} runs")
+        output.warn(experiment.notes)
 
 
 def _show_shard(result: SweepResult, shard: str | None, failures: list[str], json: bool) -> None:

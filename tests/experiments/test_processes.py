@@ -1,0 +1,62 @@
+"""Processes that start before their work is known, and end with it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.processes import begun, outcomes, wait_until_begun
+
+
+def running() -> set[int]:
+    """Return the processes that this one has started and that have not ended."""
+    mine = set()
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            _, rest = status.read_text().rsplit(")", 1)
+        except OSError:
+            continue
+        state, parent = rest.split()[:2]
+        if int(parent) == os.getpid() and state != "Z":
+            mine.add(int(status.parent.name))
+    return mine
+
+
+def wait_for(fact: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if fact():
+            return
+        time.sleep(0.05)
+    raise AssertionError("not so after half a minute")
+
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+
+
+def test_work_finds_processes_that_have_begun_and_they_end_with_it() -> None:
+    with begun(2):
+        wait_until_begun()
+        early = running()
+        workers = set(outcomes(os.getpid, [()] * 8, 2))
+        assert workers <= early
+    wait_for(lambda: not workers & running())
+    assert set(outcomes(os.getpid, [()], 2)).isdisjoint(workers)
+
+
+def test_processes_end_without_a_word_where_there_is_no_work_after_all() -> None:
+    before = running()
+    with pytest.raises(ValueError, match="no such file"), begun(2):
+        raise ValueError("no such file")
+    # One that tracks what they share stays, for all pools to come.
+    wait_for(lambda: len(running() - before) <= 1)
+
+
+@pytest.mark.parametrize(("jobs", "where"), [(None, None), (1, None), (4, "in-process"), (4, "tcp://host:1")])
+def test_nothing_begins_that_is_not_surely_asked_for(jobs: int | None, where: str | None) -> None:
+    before = running()
+    with begun(jobs, where):
+        assert running() <= before
