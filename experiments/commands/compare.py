@@ -64,17 +64,19 @@ def compare(
     from experiments.compare import compare as aggregate
     from experiments.figure import write_figure
     from experiments.folders import check_free
+    from experiments.processes import begun
     from experiments.report import show_comparison
     from experiments.run import check_cells
     from experiments.sweep import keep_finished, run_sweep
     from sim.store import atomic_write
 
-    if not resume:
-        check_free(out)
-    experiment = plan(draft)
-    check_comparable(experiment.cells)
-    check_cells(experiment.cells)
-    sweep = run_sweep(experiment, out=out, resume=resume, jobs=jobs, progress=not json and sys.stderr.isatty())
+    with begun(jobs):
+        if not resume:
+            check_free(out)
+        experiment = plan(draft)
+        check_comparable(experiment.cells)
+        check_cells(experiment.cells)
+        sweep = run_sweep(experiment, out=out, resume=resume, jobs=jobs, progress=not json and sys.stderr.isatty())
     comparison = aggregate(sweep)
     bounds = compared(experiment.cells, sweep.results)
     document = {**comparison.document(sweep), **({} if bounds is None else {"bounds": bounds})}
