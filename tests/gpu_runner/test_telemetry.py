@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from gpu_runner import segments, telemetry
 from gpu_runner.known import Known
@@ -28,6 +27,7 @@ from gpu_runner.settings import Settings
 from gpu_runner.telemetry import Telemetry, open_telemetry
 from policies.views import RequestView
 from sim.store import StoreError
+from tests.seeded import seeds
 
 
 def a_step(number: int, batch: list[tuple[int, int]] | None = None) -> Step:
@@ -85,34 +85,24 @@ def rows_of(file: Path, inode: int) -> int:
     return pq.read_metadata(file).num_rows
 
 
-calls = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)), max_size=12)
-"""How many steps and requests are told, and how many seconds pass then."""
-
-
 def a_batch(rng: random.Random) -> list[tuple[int, int]]:
     return [(rng.randint(0, 99), rng.randint(1, 9)) for _ in range(rng.randint(0, 4))]
 
 
-@given(calls=calls, rows=st.integers(1, 7), age=st.integers(1, 9), ends=st.booleans(), seed=st.integers(0, 2**32))
+@given(seeds)
 @hypothesis_settings(deadline=None, max_examples=60)
-def test_every_row_is_kept_and_none_is_long_in_memory(
-    tmp_path_factory: pytest.TempPathFactory,
-    calls: list[tuple[int, int, int]],
-    rows: int,
-    age: int,
-    ends: bool,
-    seed: int,
-) -> None:
+def test_every_row_is_kept_and_none_is_long_in_memory(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     folder = tmp_path_factory.mktemp("run")
     rng = random.Random(seed)
+    rows, age, ends = rng.randint(1, 7), rng.randint(1, 9), rng.random() < 0.5
     now = 0.0
     sink = Segments(folder, {}, rows=rows, age_s=age, clock=lambda: now)
     steps: list[Step] = []
     requests: list[tuple[str, Known]] = []
     born: dict[str, list[float]] = {"steps": [], "requests": []}
-    for some, left, passed in calls:
-        new = [a_step(len(steps) + i, a_batch(rng)) for i in range(some)]
-        gone = [a_request(len(requests) + i) for i in range(left)]
+    for _ in range(rng.choice((rng.randint(0, 3), rng.randint(0, 12)))):
+        new = [a_step(len(steps) + i, a_batch(rng)) for i in range(rng.randint(0, 5))]
+        gone = [a_request(len(requests) + i) for i in range(rng.randint(0, 5))]
         steps += new
         requests += gone
         born["steps"] += [now] * len(new)
@@ -122,7 +112,7 @@ def test_every_row_is_kept_and_none_is_long_in_memory(
             written = sum(parts(kind, folder))
             assert len(times) - written < rows
             assert all(now - t < age for t in times[written:])
-        now += min(passed, age)  # so that rows are often exactly as old as they may get
+        now += min(rng.randint(0, 9), age)  # so that rows are often exactly as old as they may get
     if ends:
         sink.close()
     kept = read_telemetry(folder)
