@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -61,9 +62,11 @@ class FakeSteps:
     def add(self, name: str, ids: Sequence[int], output_tokens: int) -> None:
         assert len(ids) + output_tokens <= self.capacity.max_model_len
         live = Live(list(ids), output_tokens)
-        size = self.capacity.block_size
-        for end in range(size, len(ids) + 1, size):
-            live.blocks.append(hash((live.blocks[-1] if live.blocks else 0, *ids[end - size : end])))
+        written = array("q", ids).tobytes()
+        size, block = self.capacity.block_size * array("q").itemsize, 0
+        for end in range(size, len(written) + 1, size):
+            block = hash((block, written[end - size : end]))
+            live.blocks.append(block)
         self.waiting[name] = live
 
     def drop(self, names: Sequence[str]) -> None:
