@@ -121,17 +121,26 @@ def _monotone(model: CostModel) -> str | None:
     return None
 
 
-def _chunks(model: CostModel) -> str | None:
+@cache
+def _prefills() -> tuple[tuple[int, int, int, int, int, int, float], ...]:
+    """Return decodes, a prefill's context and what is left of it, a chunk of that, and a share."""
     rng = np.random.default_rng(11)
+    found = []
     for n, total, longest, _, _, _ in _steps():
         context, limit = int(rng.choice((0, 0, 16, 3000))), int(rng.choice((1, 2, 300, 4096, 50_000)))
+        found.append((n, total, longest, context, limit, int(rng.integers(1, limit + 1)), float(rng.random())))
+    return tuple(found)
+
+
+def _chunks(model: CostModel) -> str | None:
+    for n, total, longest, context, limit, chunk, share in _prefills():
 
         @cache
         def takes(c: int, n: int = n, total: int = total, longest: int = longest, context: int = context) -> int:
             return model.step_ns(n, total, longest, int(c > 0), c, c * context + c * (c + 1) // 2)
 
-        exact = takes(int(rng.integers(1, limit + 1)))
-        any_time = int(rng.integers(1, 2 * exact))
+        exact = takes(chunk)
+        any_time = 1 + int(share * (2 * exact - 1))
         budgets = (exact, exact - 1, exact + 1, takes(limit), takes(limit + 1), any_time, 0, -1, MOST_NS)
         for budget in dict.fromkeys(budgets):
             c: Any = model.max_chunk(n, total, longest, context, limit, budget)

@@ -215,24 +215,27 @@ _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 
 def _frozen(value: Any, above: tuple[int, ...] = ()) -> Any:
     """Return a copy of ``value`` in plain containers that compare by content; a cost model is only its identity."""
-    if type(value) in _PLAIN or isinstance(value, int | float | str | bytes):
-        return (type(value).__name__, value)
-    if id(value) in above or isinstance(value, CostModel | type):
+    kind = type(value)
+    if kind in _PLAIN or isinstance(value, int | float | str | bytes):
+        return (kind.__name__, value)
+    if isinstance(value, list | tuple) or kind.__name__ == "deque":
+        # The fields of a view and what a part counts are all plain, and there are many of both.
+        types = tuple(map(type, value))
+        if _PLAIN.issuperset(types):
+            return (kind.__name__, types, tuple(value))
+    elif isinstance(value, CostModel | type):
+        return id(value)
+    if id(value) in above:
         return id(value)
     above = (*above, id(value))
+    if isinstance(value, list | tuple) or kind.__name__ == "deque":
+        return (kind.__name__, [_frozen(v, above) for v in value])
     if isinstance(value, np.ndarray):
         return (value.shape, value.dtype.str, value.tobytes())
     if isinstance(value, Mapping):
         return [(_frozen(k, above), _frozen(v, above)) for k, v in value.items()]
     if isinstance(value, set | frozenset):
         return (id(type(value)), frozenset(map(repr, value)))
-    if isinstance(value, list | tuple) or type(value).__name__ == "deque":
-        items, types = tuple(value), tuple(map(type, value))
-        # A view's fields and what a part counts are all plain, and there are many of both.
-        return (
-            type(value).__name__,
-            (types, items) if _PLAIN.issuperset(types) else [_frozen(v, above) for v in items],
-        )
     try:
         return (id(value), _frozen(vars(value), above))
     except TypeError:

@@ -292,11 +292,16 @@ def pauses_of(preemptions: Columns) -> Columns:
     Columns ``request``, ``after`` and ``until``: it got no token in the steps between the last two, and one in each of
     those before and after. Several preemptions in one stretch make one row.
     """
+    names = ("request", "after", "until")
     if not len(preemptions["request"]):
-        return {name: preemptions[name] for name in ("request", "after", "until")}
-    pauses = np.column_stack([preemptions[c] for c in ("request", "after", "until")])
-    pauses = np.unique(pauses[(pauses[:, 1] >= 0) & (pauses[:, 2] >= 0)], axis=0)
-    return {name: pauses[:, j] for j, name in enumerate(("request", "after", "until"))}
+        return {name: preemptions[name] for name in names}
+    between = (preemptions["after"] >= 0) & (preemptions["until"] >= 0)
+    columns = [preemptions[name][between] for name in names]
+    order = np.lexsort(columns[::-1])
+    columns = [column[order] for column in columns]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return {name: column[new] for name, column in zip(names, columns, strict=True)}
 
 
 def token_spans(first: IntArray, last: IntArray, pauses: Columns) -> Columns:
