@@ -5,6 +5,8 @@ It shares the policies, the cost models and the views with the engine, and nothi
 
 from __future__ import annotations
 
+from functools import cache
+
 from costmodels import CostModel
 from policies import Grant, LoadView, Policy, StepRecord
 from sim.engine import Limits
@@ -16,6 +18,12 @@ from tests.reference_tables import FEATURES, Request, tables_of
 from tests.sim.slow_store import SlowStore
 from tests.tables import RunTables
 from traces import Trace
+
+
+@cache
+def pairs(context: int, chunk: int) -> int:
+    """Return how many tokens those of a chunk attend to together, each itself and all before it."""
+    return sum(range(context + 1, context + chunk + 1))
 
 
 class Loop(State):
@@ -194,7 +202,7 @@ class Loop(State):
             max([r.computed for r in decodes], default=0),
             len(prefills),
             sum(c for _, c in prefills),
-            sum(sum(range(context + 1, context + c + 1)) for context, c in prefills),
+            sum(pairs(context, c) for context, c in prefills),
         )
         stall = self.bring_blocks() if self.store and batch else 0
         start = max([self.now, *(at for at, _, _ in self.in_flight)])

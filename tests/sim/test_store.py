@@ -124,7 +124,9 @@ def test_batches_are_vllm_s_list_of_running_requests(
     write_run(folder, trace, tables, {}, batches=True)
     batches = read_run(folder).batches
     assert batches is not None
-    chunks = list(zip(*(tables.chunks[name].tolist() for name in ("step", "request", "tokens")), strict=True))
+    prefills: dict[int, dict[int, int]] = {}
+    for step, request, tokens in zip(*(tables.chunks[c].tolist() for c in ("step", "request", "tokens")), strict=True):
+        prefills.setdefault(step, {})[request] = tokens
     lost = set(zip(*(tables.preemptions[name].tolist() for name in ("step", "request")), strict=True))
     resumed = set(zip(*(tables.preemptions[name].tolist() for name in ("until", "request")), strict=True))
     running: list[int] = []
@@ -133,21 +135,21 @@ def test_batches_are_vllm_s_list_of_running_requests(
     ends = (tables.steps["start_ns"] + tables.steps["duration_ns"]).tolist()
     of_replica = tables.steps["replica"].tolist()
     emitted = dict.fromkeys(range(len(trace)), 0)
+    first, ids, outputs = (c.tolist() for c in (tables.requests["first_token_ns"], trace.ids, trace.output_tokens))
     for step, end in enumerate(ends):
         if step and of_replica[step] != of_replica[step - 1]:
             running, decoding = [], set()
         gone = {r for r in running if (step, r) in lost}
         running = [r for r in running if r not in gone]
         decoding -= gone
-        prefill = {request: tokens for at, request, tokens in chunks if at == step}
+        prefill = prefills.get(step, {})
         running += [request for request in prefill if request not in running]
         batch = [(r, prefill.get(r, 1)) for r in running if r in prefill or r in decoding]
-        expected += [(step, p, trace.ids[r], tokens) for p, (r, tokens) in enumerate(batch)]
-        first = tables.requests["first_token_ns"]
+        expected += [(step, p, ids[r], tokens) for p, (r, tokens) in enumerate(batch)]
         decoding |= {r for r in prefill if (step, r) in resumed or (first[r] == end and not emitted[r])}
         for r, _ in batch:
             emitted[r] += r in decoding
-        running = [r for r in running if emitted[r] < trace.output_tokens[r]]
+        running = [r for r in running if emitted[r] < outputs[r]]
     columns = (batches[name].tolist() for name in ("step", "position", "request", "tokens"))
     assert list(zip(*columns, strict=True)) == expected
     assert list(emitted.values()) == tables.requests["generated_tokens"].tolist()
