@@ -133,12 +133,15 @@ def _blocks(segments: list[tuple[int, int]], size: int) -> Iterator[Any]:
     for content, tokens in segments:
         start = 0
         while start < tokens:
-            take = min(room, tokens - start)
-            pieces += (content, start, take)
+            take = room if room < tokens - start else tokens - start
+            if take == size:  # most blocks are of one content
+                yield (content, start, take)
+            else:
+                pieces += (content, start, take)
+                room -= take
+                if not room:
+                    yield tuple(pieces)
+                    pieces, room = [], size
             start += take
-            room -= take
-            if not room:
-                yield tuple(pieces)
-                pieces, room = [], size
     if pieces:
         yield tuple(pieces)
