@@ -17,7 +17,7 @@ from tests.seeded import Maker, built, either, just, maybe, pick, rarely, whole
 from tests.sim import contents
 from traces import NONE, Trace
 
-BLOCKS = pick(1, 2, 3, 4, 7, 16)
+BLOCKS = pick(*(1, 2, 3, 4, 7) * 2, 16)
 ANY_OUTPUT, ONE_TOKEN = (0.0, 0.2, 0.0, 1.0), (1.0,)
 """Shares of the requests whose output is one token."""
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from typing import Any
 
-from hypothesis import strategies as st
-
 from policies import RequestView, registry
-from tests.seeded import Maker, wide
+from tests.seeded import Maker, built, either, just, maybe, pick, whole, wide
 
 MS = 1_000_000
 
 TENANTS = ("interactive", "batch", "café")
-
-objectives = st.none() | st.integers(1, 10**10)
 
 
 def request_view(number: int = 0, preempted: bool = True) -> Maker:
@@ -64,98 +61,121 @@ def queue(min_size: int = 1, max_size: int = 8) -> Maker:
     return make
 
 
-milliseconds = st.floats(1e-6, 1e6) | st.integers(1, 1000).map(float) | st.just(float("inf"))
-margins = st.one_of(
-    st.integers(0, 99).map(str),
-    st.decimals(0, 99, places=3).map(str),
-    st.integers(0, 300).map(lambda p: f"{p}%"),
-    st.sampled_from(["p50", "p90", "p99", "p99.9"]),
-)
-tenant_margins = st.dictionaries(st.sampled_from(TENANTS), st.integers(0, 50) | st.floats(0, 9)).map(
-    lambda m: "|".join(f"{tenant}:{ms}" for tenant, ms in m.items())
-)
-tenant_weights = st.dictionaries(st.sampled_from(TENANTS), st.integers(1, 50) | st.floats(0.001, 9)).map(
-    lambda m: "|".join(f"{tenant}:{weight}" for tenant, weight in m.items())
-)
-counts = st.integers(1, 4096) | st.integers(1, 10**30)
-actions = st.sampled_from(["reject", "redirect"])
-estimators = st.sampled_from(["tokens", "linear", "attention", "perfect"])
-longests = st.integers(1000, 20_000)
+def real(low: float, high: float) -> Maker:
+    """Make a number between two: an end, or one of any size, with few digits or with all."""
+    least, most = math.log(max(low, 5e-324)), math.log(high)
 
-PARAMETERS: dict[tuple[str, str], dict[str, st.SearchStrategy[Any]]] = {
+    def make(rng: random.Random) -> float:
+        any_size = math.exp(rng.uniform(least, most))
+        made = rng.choice([low, high, any_size, any_size, float(f"{any_size:.2g}"), rng.uniform(low, high)])
+        return min(max(made, low), high)
+
+    return make
+
+
+def by_tenant(*values: Maker) -> Maker:
+    """Make a text of some tenants and their values, or of none."""
+
+    def make(rng: random.Random) -> str:
+        tenants = rng.sample(TENANTS, rng.randint(0, len(TENANTS)))
+        return "|".join(f"{tenant}:{either(*values)(rng)}" for tenant in tenants)
+
+    return make
+
+
+milliseconds = either(real(1e-6, 1e6), built(float, whole(1, 1000)), just(float("inf")))
+margins = either(
+    built(str, whole(0, 99)),
+    built(lambda us: f"{us / 1000:.3f}", wide(99_000)),
+    built("{}%".format, wide(300)),
+    pick("p50", "p90", "p99", "p99.9"),
+)
+tenant_margins = by_tenant(whole(0, 50), real(0, 9))
+tenant_weights = by_tenant(whole(1, 50), real(0.001, 9))
+counts = either(whole(1, 4096), wide(10**30, 1))
+actions = pick("reject", "redirect")
+longests = whole(1000, 20_000)
+
+
+def grid(rng: random.Random) -> str:
+    sizes = rng.sample(range(1, 4097), rng.choice([1, 2, 3, 12]))
+    return "|".join(map(str, sorted(sizes)))
+
+
+PARAMETERS: dict[tuple[str, str], dict[str, Maker]] = {
     ("ordering", "dfs-weight"): {},
-    ("ordering", "edf"): {"ttft": st.none() | milliseconds},
+    ("ordering", "edf"): {"ttft": maybe(milliseconds)},
     ("ordering", "fair"): {"weights": tenant_weights},
     ("ordering", "fcfs"): {},
-    ("ordering", "hrrn"): {"most": st.none() | counts},
+    ("ordering", "hrrn"): {"most": maybe(counts)},
     ("ordering", "k-lpm"): {"k": counts},
     ("ordering", "lars"): {
-        "ttft": st.none() | milliseconds,
-        "stretch": st.floats(1, 1e6),
-        "jct": estimators.filter(lambda jct: jct != "tokens"),
+        "ttft": maybe(milliseconds),
+        "stretch": real(1, 1e6),
+        "jct": pick("linear", "attention", "perfect"),
         "longest": longests,
     },
     ("ordering", "lpm"): {},
-    ("ordering", "qoserve"): {"ttft": st.none() | milliseconds, "alpha": st.floats(0, 1e6)},
+    ("ordering", "qoserve"): {"ttft": maybe(milliseconds), "alpha": real(0, 1e6)},
     ("ordering", "srjf-calibrated"): {
-        "lam": st.floats(0, allow_infinity=True, allow_nan=False) | st.sampled_from([0.0, 500.0, 0.1, 1e-9, 1e22]),
-        "jct": estimators,
+        "lam": either(pick(0.0, 500.0, 0.1, 1e-9, 1e22, float("inf")), real(0, 1.7976931348623157e308)),
+        "jct": pick("tokens", "linear", "attention", "perfect"),
         "longest": longests,
     },
-    ("ordering", "srjf-static"): {"jct": estimators, "longest": longests},
-    ("ordering", "two-lane"): {"short": counts, "wait": milliseconds | st.just(0.0)},
+    ("ordering", "srjf-static"): {"jct": pick("tokens", "linear", "attention", "perfect"), "longest": longests},
+    ("ordering", "two-lane"): {"short": counts, "wait": either(milliseconds, just(0.0))},
     ("chunking", "deadline-fill"): {
-        "tpot": st.none() | milliseconds,
+        "tpot": maybe(milliseconds),
         "cap": counts,
         "margin": margins,
         "margins": tenant_margins,
         "age": milliseconds,
-        "overrun": st.floats(0, 1e9),
+        "overrun": real(0, 1e9),
     },
     ("chunking", "deadline-sum"): {
-        "tpot": st.none() | milliseconds,
+        "tpot": maybe(milliseconds),
         "cap": counts,
         "margin": margins,
         "margins": tenant_margins,
         "age": milliseconds,
-        "overrun": st.floats(0, 1e9),
+        "overrun": real(0, 1e9),
     },
     ("chunking", "qoserve"): {
-        "tpot": st.none() | milliseconds,
-        "grid": st.lists(st.integers(1, 4096), min_size=1, unique=True).map(lambda g: "|".join(map(str, sorted(g)))),
+        "tpot": maybe(milliseconds),
+        "grid": grid,
         "margin": margins,
-        "per_gap": st.booleans(),
+        "per_gap": pick(False, True),
     },
     ("chunking", "deadline-slots"): {
-        "tpot": st.none() | milliseconds,
+        "tpot": maybe(milliseconds),
         "cap": counts,
         "margin": margins,
         "margins": tenant_margins,
         "age": milliseconds,
-        "overrun": st.floats(0, 1e9),
-        "slots": st.integers(1, 40),
+        "overrun": real(0, 1e9),
+        "slots": whole(1, 40),
     },
     ("chunking", "guarded"): {
-        "tpot": st.none() | milliseconds,
+        "tpot": maybe(milliseconds),
         "cap": counts,
         "margin": margins,
         "margins": tenant_margins,
         "age": milliseconds,
-        "overrun": st.floats(0, 1e9),
+        "overrun": real(0, 1e9),
         "window": counts,
     },
     ("chunking", "fixed"): {"chunk": counts},
     ("chunking", "full"): {},
     ("chunking", "p-pas"): {
-        "low": st.integers(1, 4096),
-        "high": st.integers(4096, 10**30),
-        "large": st.none() | counts,
-        "seqs": st.none() | counts,
+        "low": whole(1, 4096),
+        "high": wide(10**30, 4096),
+        "large": maybe(counts),
+        "seqs": maybe(counts),
     },
-    ("chunking", "token-budget"): {"budget": counts, "seqs": st.none() | counts, "threshold": st.none() | counts},
+    ("chunking", "token-budget"): {"budget": counts, "seqs": maybe(counts), "threshold": maybe(counts)},
     ("admission", "decode-saturation"): {
-        "fraction": st.floats(0, 10, exclude_min=True),
-        "tpot": st.none() | milliseconds,
+        "fraction": real(5e-324, 10),
+        "tpot": maybe(milliseconds),
         "action": actions,
     },
     ("admission", "queue-limit"): {"limit": counts, "action": actions},
@@ -165,26 +185,28 @@ TOGETHER = {"age": "overrun", "overrun": "age"}
 """Parameters that only make sense with another one."""
 
 
-@st.composite
-def parameters(draw: st.DrawFn, kind: str, name: str) -> dict[str, Any]:
-    """Draw values for some of a part's parameters."""
+def parameters(kind: str, name: str) -> Maker:
+    """Make values for some of a part's parameters."""
     known = PARAMETERS[kind, name]
-    given = {k for k in known if draw(st.booleans())}
-    given |= {TOGETHER[k] for k in given if k in TOGETHER}
-    return {k: draw(known[k]) for k in known if k in given}
+
+    def make(rng: random.Random) -> dict[str, Any]:
+        given = {k for k in known if rng.random() < 0.5}
+        given |= {TOGETHER[k] for k in given if k in TOGETHER}
+        return {k: known[k](rng) for k in known if k in given}
+
+    return make
 
 
-@st.composite
-def stored_policies(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a policy in its JSON form, with any built-in parts and parameters."""
-    out: dict[str, Any] = {"label": draw(st.sampled_from(["", "mine"]))}
+def stored_policy(rng: random.Random) -> dict[str, Any]:
+    """Make a policy in its JSON form, with any built-in parts and parameters."""
+    out: dict[str, Any] = {"label": rng.choice(["", "mine"])}
     for kind in registry.KINDS:
         names = sorted(name for k, name in PARAMETERS if k == kind)
-        if kind == "admission" and draw(st.booleans()):
+        if kind == "admission" and rng.random() < 0.5:
             out[kind] = None
             continue
-        name = draw(st.sampled_from(names))
+        name = rng.choice(names)
         part = registry.find(kind, name)
         params = {f.name: f.default for f in dataclasses.fields(part)}  # type: ignore[arg-type]
-        out[kind] = {"name": name, "version": part.version, "params": params | draw(parameters(kind, name))}
+        out[kind] = {"name": name, "version": part.version, "params": params | parameters(kind, name)(rng)}
     return out

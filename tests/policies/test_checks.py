@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,8 +11,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from costmodels import LinearCost, with_margin
 from policies import (
@@ -32,6 +31,7 @@ from policies import (
 )
 from policies.checks import check_policy
 from tests.policies.strategies import PARAMETERS, parameters
+from tests.seeded import cases, pick
 
 BAD = Path(__file__).with_name("bad_parts.py")
 
@@ -81,11 +81,10 @@ def test_policies_of_many_settings_are_certified(text: str) -> None:
     assert check_policy(parse_policy(text)) == []
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from(sorted(PARAMETERS)), st.data())
-def test_parts_of_any_setting_are_certified(part: tuple[str, str], data: st.DataObject) -> None:
+@cases(12, pick(*sorted(PARAMETERS)), lambda rng: rng)
+def test_parts_of_any_setting_are_certified(part: tuple[str, str], rng: random.Random) -> None:
     kind, name = part
-    params = data.draw(parameters(kind, name))
+    params = parameters(kind, name)(rng)
     # A budget below the seats is refused, as it should be; see test_chunkings.
     if name in ("token-budget", "p-pas"):
         params["seqs"] = min(params.get("budget" if name == "token-budget" else "low", 2048), params.get("seqs") or 256)

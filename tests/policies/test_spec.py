@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import ALIASES, PolicyError, PolicySpec, parse_policy, registry
-from tests.policies.strategies import PARAMETERS, stored_policies
+from tests.policies.strategies import PARAMETERS, stored_policy
+from tests.seeded import cases, seeded
 
 quickly = settings(deadline=None, max_examples=120)
 
@@ -28,8 +29,7 @@ def test_every_part_is_drawn_with_every_parameter() -> None:
         assert set(known) == set(registry.find(kind, name)().params())
 
 
-@quickly
-@given(stored_policies())
+@cases(200, stored_policy)
 def test_json_and_the_policy_string_give_the_policy_back(stored: dict[str, Any]) -> None:
     spec = PolicySpec.from_dict(stored)
     through_json = PolicySpec.from_dict(json.loads(json.dumps(spec.to_dict(), allow_nan=False)))
@@ -152,7 +152,7 @@ json_values = st.recursive(
 
 
 @quickly
-@given(stored_policies(), st.data())
+@given(seeded(stored_policy), st.data())
 def test_any_json_is_a_policy_or_a_policy_error(stored: dict[str, Any], data: st.DataObject) -> None:
     """One place of a well-formed policy is overwritten by anything."""
     path = data.draw(
