@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from html.parser import HTMLParser
 from io import StringIO
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from experiments.cli import main
 from experiments.plotting import new_figure
@@ -61,6 +63,15 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
     code = main([str(a) for a in arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _coarse_pictures() -> Iterator[None]:
+    """Draw with few dots; nobody looks at them."""
+    save = Figure.savefig
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", lambda self, *into, **options: save(self, *into, **options, dpi=20))
+        yield
 
 
 @pytest.fixture(scope="module")
