@@ -43,7 +43,7 @@ def test_it_goes_on_after_an_interruption(cli: Cli, monkeypatch: pytest.MonkeyPa
     assert told(again.json) == told(whole.json)
 
 
-def test_files_picture_and_the_words_of_a_terminal(cli: Cli) -> None:
+def test_files_picture_and_the_words_of_a_terminal(cli: Cli, light_pictures: None) -> None:
     arguments = [a for a in SMALL if a != "--json"]
     result = cli(*arguments, "--out", "o")
     assert result.code in (0, 1), result.err

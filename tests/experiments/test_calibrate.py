@@ -187,7 +187,7 @@ def test_flagged_outliers_do_not_move_the_fit() -> None:
 
 
 def test_the_command_writes_model_card_and_report_and_the_same_again(
-    cli: Cli, profile_file: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, profile_file: Path, monkeypatch: pytest.MonkeyPatch, light_pictures: None
 ) -> None:
     done = cli("calibrate", str(profile_file), "-o", "a.json", "--name", "toy", "--json")
     assert done.code == 0, done.err
@@ -296,7 +296,7 @@ def test_check_tells_good_from_bad(cli: Cli, tmp_path: Path) -> None:
     assert any("more work" in p for p in bad.json[0]["problems"])
 
 
-def test_compare_and_plot(cli: Cli, profile_file: Path, tmp_path: Path) -> None:
+def test_compare_and_plot(cli: Cli, profile_file: Path, tmp_path: Path, light_pictures: None) -> None:
     save_cost_model(TRUTH, tmp_path / "truth.json")
     write_profile(tmp_path / "linear.parquet", frame(), {"source": "a formula"})
     done = cli("costmodel", "compare", "truth.json", "sloweave-paper", "--profile", "linear.parquet", "--json")
