@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from hypothesis import strategies as st
 
 from costmodels import LinearCost
 from costmodels.prefill import PipelineCost
-from policies import Policy, parse_policy
+from policies import PolicySpec
 from sim.cluster import simulate_cluster
 from sim.engine import Limits, simulate
 from sim.memory import Memory
@@ -119,8 +119,11 @@ def _trace(seed: random.Random) -> Trace:
     return Trace(np.cumsum(gaps), rng.integers(1, 40, n), outputs, **own)
 
 
-def _policy(rng: random.Random) -> Policy:
-    return parse_policy(rng.choice(POLICIES))
+parsed = cache(PolicySpec.parse)
+
+
+def _policy(rng: random.Random) -> PolicySpec:
+    return parsed(rng.choice(POLICIES))
 
 
 COST = LinearCost(step=5, decode=4, per_decode=3, prefill=6, per_token=2)
@@ -131,7 +134,7 @@ def engine_run(rng: random.Random) -> tuple[Trace, RunTables, Objectives]:
     trace, policy, goals = _trace(rng), _policy(rng), GOALS(rng)
     predictor = rng.choice([None, LinearCost(step=9, decode=2, per_decode=4, prefill=5, per_token=1)])
     limits = Limits(max_model_len=rng.choice([None, 70]), horizon_ns=rng.choice([None, None, 20, 700]))
-    return trace, simulate(trace, policy, COST, predictor=predictor, objectives=goals, limits=limits), goals
+    return trace, simulate(trace, policy.build(), COST, predictor=predictor, objectives=goals, limits=limits), goals
 
 
 def engine_runs() -> st.SearchStrategy[tuple[Trace, RunTables, Objectives]]:
@@ -148,8 +151,8 @@ def memory_run(rng: random.Random) -> tuple[Trace, Tables, Objectives]:
     limits = Limits(horizon_ns=rng.choice([None, None, 20, 700]))
     if replicas == 1:
         cache = memory.build(trace)
-        return trace, simulate(trace, policy, COST, objectives=goals, limits=limits, cache=cache), goals
-    policies = [deepcopy(policy) for _ in range(replicas)]
+        return trace, simulate(trace, policy.build(), COST, objectives=goals, limits=limits, cache=cache), goals
+    policies = [policy.build() for _ in range(replicas)]
     router = rng.choice(list(ROUTERS))
     return (
         trace,
@@ -165,4 +168,4 @@ def pipeline_run(rng: random.Random) -> tuple[Trace, Tables, Objectives]:
     second = LinearCost(step=rng.randint(1, 60), per_token=rng.randint(0, 4))
     cost = PipelineCost("two", (LinearCost(step=5, per_token=2), second))
     limits = Limits(horizon_ns=rng.choice([None, None, 700]))
-    return trace, simulate(trace, policy, cost, objectives=goals, limits=limits), goals
+    return trace, simulate(trace, policy.build(), cost, objectives=goals, limits=limits), goals
