@@ -49,11 +49,19 @@ def _ids(rng: random.Random, n: int) -> np.ndarray | None:
 
 
 def made_contents(rng: random.Random, n: int, largest: int = 60) -> Segments:
-    """Make segments of ``n`` prompts over a handful of ids; some prompts begin as an earlier one does, or are equal."""
+    """Make segments of ``n`` prompts over a handful of ids.
+
+    Some prompts begin as an earlier one does, or are equal, or begin some id anew where the other goes on with it.
+    """
     prompts: list[list[tuple[int, int]]] = []
     for _ in range(n):
-        earlier = rng.choice(prompts) if prompts and rng.random() < 0.3 else []
+        earlier = rng.choice(prompts) if prompts and rng.random() < 0.4 else []
         prompt = earlier[: rng.randint(0, 5)]
+        if 0 < len(prompt) < 5 and rng.randrange(2):
+            at = rng.randrange(len(prompt))
+            content, tokens = prompt[at]
+            first = rng.choice((16, rng.randint(1, largest)))
+            prompt[at : at + 1] = [(content, first), (content, tokens - first)][: 1 + (first < tokens)]
         more = rng.randint(0 if prompt else 1, 5 - len(prompt))
         prompts.append(prompt + [(rng.randint(0, 4), _length(rng, largest)) for _ in range(more)])
     flat = [s for prompt in prompts for s in prompt]

@@ -93,17 +93,19 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def two_traces(rng: random.Random) -> tuple[Trace, Trace]:
-    """Make two traces: equal ones, or one with a column of another, or unlike ones."""
-    a, kind = made_trace(rng), rng.randrange(3)
+    """Make two traces: equal ones, or one with a column of another or with other content, or unlike ones."""
+    a, kind = made_trace(rng), rng.randrange(4)
     if kind == 2:
         return a, made_trace(rng)
+    if kind == 3 and a.segments is not None:
+        return a, replace(a, segments=replace(a.segments, ids=a.segments.ids ^ 1))
     b = made_trace(rng, len(a), len(a))
     prompts = ("prompt_tokens", "segments")
     columns = rng.choice([prompts, *((c,) for c in Trace.COLUMNS if c not in prompts)]) if kind else ()
     return a, replace(a.select(np.arange(len(a))), **{c: getattr(b, c) for c in columns})
 
 
-@cases(60, two_traces)
+@cases(240, two_traces)
 def test_digests_differ_where_traces_do(drawn: tuple[Trace, Trace]) -> None:
     a, b = drawn
     a, b = replace(a, name="x", row=None), replace(b, name="x", row=None)

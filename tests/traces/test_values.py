@@ -26,6 +26,8 @@ def plain(rng: random.Random) -> str:
 def scientific(rng: random.Random) -> str:
     fraction = "." + digits_of(rng, 1, 6) if rng.randrange(2) else ""
     number = rng.choice(("", "+", "-")) + digits_of(rng, 1, 3) + fraction
+    if rng.randrange(4) == 0:  # one of the largest
+        return f"{number}e{17 - Decimal(number).adjusted()}"
     exponent = rng.choice("eE") + rng.choice(("", "+", "-")) + digits_of(rng, 1, 2)
     return number + exponent if Decimal(number + exponent).adjusted() < 18 else number + "e-" + exponent[-1]
 
