@@ -184,6 +184,7 @@ class _Stream(asyncio.Protocol):
         self.pieces: list[bytes] = []
         self.times: list[int] = []
         self.problem: str | None = None
+        self._tail = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
@@ -193,7 +194,8 @@ class _Stream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.times.append(self._now_ns())
         self.pieces.append(data)
-        if data.endswith(LAST_CHUNK[2:]) and b"".join(self.pieces[-2:]).endswith(LAST_CHUNK):
+        self._tail = (self._tail + data[-len(LAST_CHUNK) :])[-len(LAST_CHUNK) :]
+        if self._tail == LAST_CHUNK:
             self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -216,6 +216,17 @@ def read_pieces(pieces: list[bytes]) -> Answer:
     return answer
 
 
+def test_the_last_chunk_ends_an_answer_before_the_server_closes_wherever_it_is_cut() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked([b"data: [DONE]\n\n"])
+    for step in range(1, 9):
+        ended = Future[None]()
+        stream = _Stream(b"", lambda: 0, cast("asyncio.Future[None]", ended))
+        for start in range(0, len(raw), step):
+            assert not ended.done()
+            stream.data_received(raw[start : start + step])
+        assert ended.done()
+
+
 def test_an_answer_cut_anywhere_is_never_taken_for_a_whole_one() -> None:
     texts = [b"data: " + json.dumps(e).encode() + b"\n\n" for e in EVENTS] + [b"data: [DONE]\n\n"]
     raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(texts)
