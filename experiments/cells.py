@@ -216,28 +216,35 @@ class Cell:
 
     def resolved(self) -> dict[str, Any]:
         """Return what the key is the hash of, JSON types only."""
+        resolved: dict[str, Any] = jsonable({**self.own(), **self.shared()})
+        return resolved
+
+    def own(self) -> dict[str, Any]:
+        """Return that part of :meth:`resolved` in which the cells of a setting differ."""
         policy = self.policy.to_dict()
         del policy["label"]
-        resolved: dict[str, Any] = jsonable(
-            {
-                "format": CELL_FORMAT,
-                "package": package_version(),
-                "trace": self.digest,
-                "seed": self.seed if self.source.seeded else None,
-                "policy": policy,
-                "objectives": dataclasses.asdict(self.objectives),
-                "cost_model": self.cost.to_dict(),
-                "policy_cost_model": self.predictor and self.predictor.to_dict(),
-                "engine": dataclasses.asdict(self.limits),
-                "memory": self.memory and self.memory.to_dict(),
-                "replicas": self.cluster.replicas,
-                "router": self.cluster.router if self.cluster.replicas > 1 else None,
-                "energy": self.energy and dataclasses.asdict(self.energy),
-                "plugins": [p.sha256 for p in self.plugins],
-                "keep": self.keep,
-            }
-        )
-        return resolved
+        return {
+            "trace": self.digest,
+            "seed": self.seed if self.source.seeded else None,
+            "policy": policy,
+            "memory": self.memory and self.memory.to_dict(),
+        }
+
+    def shared(self) -> dict[str, Any]:
+        """Return that part of :meth:`resolved` in which they do not."""
+        return {
+            "format": CELL_FORMAT,
+            "package": package_version(),
+            "objectives": dataclasses.asdict(self.objectives),
+            "cost_model": self.cost.to_dict(),
+            "policy_cost_model": self.predictor and self.predictor.to_dict(),
+            "engine": dataclasses.asdict(self.limits),
+            "replicas": self.cluster.replicas,
+            "router": self.cluster.router if self.cluster.replicas > 1 else None,
+            "energy": self.energy and dataclasses.asdict(self.energy),
+            "plugins": [p.sha256 for p in self.plugins],
+            "keep": self.keep,
+        }
 
     def describe(self) -> str:
         """Return one line that tells this cell from its neighbours, for messages."""
@@ -272,7 +279,11 @@ def json_bytes(value: Any) -> bytes:
 
 def hash_of(value: Any) -> str:
     """Return 16 hex digits of the SHA-256 of ``value``'s canonical JSON."""
-    return hashlib.sha256(canonical(value)).hexdigest()[:16]
+    return _digest(canonical(value))
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def load_plugins(paths: tuple[Path, ...]) -> tuple[Plugin, ...]:
@@ -339,6 +350,8 @@ class Setting:
     memory_model: MemoryModel | None
     energy: EnergyModel | None
     plugins: tuple[Plugin, ...]
+    _texts: dict[str, bytes] = dataclasses.field(init=False, repr=False, compare=False, default_factory=dict)
+    """What cells share of the text that their keys are hashes of: a cost model's is long."""
 
     @classmethod
     def of(cls, config: Config, plugins: tuple[Plugin, ...]) -> Setting:
@@ -384,4 +397,8 @@ class Setting:
             tuple(point.items()),
             self.config.keep,
         )
-        return dataclasses.replace(cell, key=hash_of(cell.resolved()))
+        if not self._texts:
+            self._texts.update({name: canonical(value) for name, value in cell.shared().items()})
+        texts = {**self._texts, **{name: canonical(value) for name, value in cell.own().items()}}
+        key = _digest(b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), texts[name]) for name in sorted(texts)))
+        return dataclasses.replace(cell, key=key)

@@ -14,7 +14,7 @@ import pytest
 
 from experiments import cells
 from experiments.axes import Experiment, plan
-from experiments.cells import Cell, canonical, json_bytes, load_plugins, require_plugins
+from experiments.cells import Cell, canonical, hash_of, json_bytes, load_plugins, require_plugins
 from experiments.config import Draft
 from experiments.run import prepare
 from policies.base import PolicyError
@@ -103,6 +103,9 @@ def test_the_key_changes_with_everything_that_a_run_depends_on(tmp_path: Path) -
     ]
     keys = [cell(**change).key for change in changes]
     assert len(set(keys)) == len(changes)
+    for change in changes:
+        for each in planned(**{"seeds": [0, 1], **change}).cells:  # which share what their point decides
+            assert each.key == hash_of(each.resolved())
     plugin.write_text(PLUGIN.replace("-request", "-2 * request"))
     assert cell(plugins=[str(plugin)]).key not in keys
 
