@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from experiments.cells import Cell
 from experiments.config import ConfigError
 from experiments.folders import in_progress, new_owner, remove_parts
-from experiments.processes import IN_PROCESS, PROCESSES, outcomes, wait_until_begun
+from experiments.processes import IN_PROCESS, PROCESSES, outcomes
 from experiments.run import CellResult, run_cell, stored_result
 from policies.registry import nearest
 from sim.provenance import provenance
@@ -125,7 +125,7 @@ class InProcess:
 
 
 class Processes:
-    """Processes on this machine, by joblib."""
+    """Processes on this machine."""
 
     tries_alone = DEATHS - 1
 
@@ -163,7 +163,6 @@ class Processes:
 
     def _results(self, cells: list[Cell], folder: Path, owner: str) -> Iterator[CellResult]:
         shared = provenance()
-        wait_until_begun()
         tasks = ((task, folder, shared, owner) for task in tasks_of(cells, self.jobs))
         for results in outcomes(_run_task, tasks, self.jobs):
             yield from results

@@ -1,23 +1,34 @@
-"""Processes on this machine, by joblib, which start and end while this one has something else to do.
+"""Processes on this machine, which start and end while this one has something else to do.
 
-joblib keeps one pool of them, whoever asks for it.
+There is one pool of them, which later work finds again.
 """
 
 from __future__ import annotations
 
+import atexit
+import itertools
+import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import contextmanager
 from typing import Any
 
 IN_PROCESS, PROCESSES = "in-process", "processes"
 
-_beginning: list[Iterator[Any]] = []
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
+"""There are as many processes as cores already."""
+
+IDLE_S = 300
+"""So long processes without work stay."""
+
+_pools: dict[int, Executor] = {}
+"""The pool, if there is one, by its size."""
+
+atexit.register(_pools.clear)  # while the modules that it needs for this are still there
 
 
 @contextmanager
@@ -31,49 +42,68 @@ def begun(jobs: int | None, where: str | None = None) -> Iterator[None]:
     if jobs is None or jobs < 2 or where not in (None, PROCESSES):
         yield
         return
-    from joblib import cpu_count
-    from joblib.externals.loky import get_reusable_executor
-
-    first = min(jobs, cpu_count())
-    _beginning.append(outcomes(_import_all, [()] * first, first))
+    _pool(jobs).submit(os.getpid)  # the first task starts all of them
     try:
         yield
-    finally:
-        wait_until_begun()
-        get_reusable_executor(reuse=True).shutdown(wait=False)
-
-
-def wait_until_begun() -> None:
-    """Wait for processes that :func:`begun` has started."""
-    while _beginning:
-        with suppress(BrokenExecutor):  # others start when there is work
-            deque(_beginning.pop(), maxlen=0)
+    except BaseException:
+        _end(jobs, kill=True)
+        raise
+    _end(jobs)
 
 
 def outcomes(call: Callable[..., Any], tasks: Iterable[tuple[Any, ...]], jobs: int) -> Iterator[Any]:
-    """Return what a function returns for each task's arguments, in any order; it is called in so many processes.
+    """Yield what a function returns for each task's arguments, in any order; it is called in so many processes.
+
+    Where the caller stops asking they are killed.
 
     Raises:
         BrokenExecutor: if one is killed.
     """
-    from joblib import Parallel, delayed, parallel_config
+    pool, left = _pool(jobs), iter(tasks)
+    # Of two processes one is kept waiting, for pickled tasks take memory; one process takes one task at a time.
+    ahead = 2 * jobs if jobs > 1 else 1
+    running: set[Future[Any]] = {pool.submit(call, *task) for task in itertools.islice(left, ahead)}
+    try:
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            running |= {pool.submit(call, *task) for task in itertools.islice(left, len(done))}
+            for future in done:
+                yield future.result()
+    except BaseException:  # a killed process, an interrupt, a caller that has enough
+        _end(jobs, kill=True)
+        raise
 
-    with parallel_config("loky", inner_max_num_threads=1, initializer=_serve, initargs=(os.getpid(),)):
-        # joblib's one process would be this one; of two, one is kept waiting.
-        ahead = "2*n_jobs" if jobs > 1 else 1
-        pool = Parallel(max(jobs, 2), return_as="generator_unordered", batch_size=1, pre_dispatch=ahead)
-        results: Iterator[Any] = pool(delayed(call)(*task) for task in tasks)
-        return results
+
+def _end(jobs: int, kill: bool = False) -> None:
+    """End the processes of the pool, or kill them at once; it says no word of that."""
+    pool = _pools.pop(jobs, None)
+    if pool is None:
+        return
+    if kill:
+        # The pool's own way to kill fails where a task is just on its way to a process.
+        for child in multiprocessing.active_children():
+            if child.name.startswith("Loky"):
+                child.terminate()
+    pool.shutdown(wait=kill)
 
 
-def _import_all() -> None:
-    import experiments.run  # noqa: F401
+def _pool(jobs: int) -> Executor:
+    if jobs not in _pools:
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        for other in list(_pools):
+            _end(other)
+        _pools[jobs] = ProcessPoolExecutor(
+            jobs, timeout=IDLE_S, initializer=_serve, initargs=(os.getpid(),), env=ONE_THREAD
+        )
+    return _pools[jobs]
 
 
 def _serve(first: int) -> None:
-    """Leave interrupts to the first process, and do not outlive it, which joblib's processes do by minutes."""
+    """Leave interrupts to the first process, and do not outlive it, which pools of processes do by minutes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(first,), daemon=True).start()
+    import experiments.run  # noqa: F401  # before there is work
 
 
 def _end_with(first: int) -> None:

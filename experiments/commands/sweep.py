@@ -63,10 +63,11 @@ def sweep(
     json: o.Json = False,
 ) -> None:
     """Run the product of the axes, on all cores or a cluster; what is finished is kept, and --resume goes on."""
-    draft = o.collect(file, sets, name=_name(file), seeds=seeds, seed=seed, **o.given(locals()))
     from experiments.processes import begun
 
+    given = o.given(locals())
     with begun(None if dry_run else jobs, cluster):
+        draft = o.collect(file, sets, name=_name(file), seeds=seeds, seed=seed, **given)
         from experiments import output
         from experiments.axes import plan
         from experiments.compare import run_warnings

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from experiments.processes import begun, outcomes, wait_until_begun
+from experiments.processes import begun, outcomes
 
 
 def running() -> set[int]:
-    """Return the processes that this one has started and that have not ended."""
+    """Return the processes that this one has started for work, and that have not ended."""
     mine = set()
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             _, rest = status.read_text().rsplit(")", 1)
+            command = status.with_name("cmdline").read_bytes()
         except OSError:
             continue
         state, parent = rest.split()[:2]
-        if int(parent) == os.getpid() and state != "Z":
+        # What tracks that which they share stays.
+        if int(parent) == os.getpid() and state != "Z" and b"resource_tracker" not in command:
             mine.add(int(status.parent.name))
     return mine
 
@@ -39,7 +41,6 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 
 def test_work_finds_processes_that_have_begun_and_they_end_with_it() -> None:
     with begun(2):
-        wait_until_begun()
         early = running()
         workers = set(outcomes(os.getpid, [()] * 8, 2))
         assert workers <= early
@@ -51,8 +52,37 @@ def test_processes_end_without_a_word_where_there_is_no_work_after_all() -> None
     before = running()
     with pytest.raises(ValueError, match="no such file"), begun(2):
         raise ValueError("no such file")
-    # One that tracks what they share stays, for all pools to come.
-    wait_for(lambda: len(running() - before) <= 1)
+    wait_for(lambda: running() <= before)
+
+
+def slowly(number: int) -> int:
+    time.sleep(0.01)
+    return number
+
+
+def test_every_task_is_done_once_and_few_are_taken_ahead() -> None:
+    taken = []
+
+    def tasks() -> Iterator[tuple[int]]:
+        for number in range(30):
+            taken.append(number)
+            yield (number,)
+
+    found = []
+    for outcome in outcomes(slowly, tasks(), 2):
+        found.append(outcome)
+        assert len(taken) <= len(found) + 2 * 2 + 2
+    assert sorted(found) == list(range(30))
+
+
+def test_processes_are_killed_where_nobody_asks_for_the_rest() -> None:
+    workers = set(outcomes(os.getpid, [()] * 8, 2))
+    assert workers <= running()
+    answers = outcomes(time.sleep, [(0,), *[(60,)] * 5], 2)
+    next(answers)
+    assert isinstance(answers, Generator)
+    answers.close()
+    assert not workers & running()
 
 
 @pytest.mark.parametrize(("jobs", "where"), [(None, None), (1, None), (4, "in-process"), (4, "tcp://host:1")])
