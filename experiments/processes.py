@@ -46,9 +46,9 @@ def begun(jobs: int | None, where: str | None = None) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _end(jobs, kill=True)
+        _end(kill=True)
         raise
-    _end(jobs)
+    _end()
 
 
 def outcomes(call: Callable[..., Any], tasks: Iterable[tuple[Any, ...]], jobs: int) -> Iterator[Any]:
@@ -60,43 +60,43 @@ def outcomes(call: Callable[..., Any], tasks: Iterable[tuple[Any, ...]], jobs: i
         BrokenExecutor: if one is killed.
     """
     pool, left = _pool(jobs), iter(tasks)
-    # Of two processes one is kept waiting, for pickled tasks take memory; one process takes one task at a time.
-    ahead = 2 * jobs if jobs > 1 else 1
-    running: set[Future[Any]] = {pool.submit(call, *task) for task in itertools.islice(left, ahead)}
+    # One task waits for each process, no more, for they take memory; none where there are more processes than asked
+    # for, or one that is to have nothing beside it.
+    ahead = 2 * jobs if jobs > 1 and jobs in _pools else jobs
     try:
+        running: set[Future[Any]] = {pool.submit(call, *task) for task in itertools.islice(left, ahead)}
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             running |= {pool.submit(call, *task) for task in itertools.islice(left, len(done))}
             for future in done:
                 yield future.result()
     except BaseException:  # a killed process, an interrupt, a caller that has enough
-        _end(jobs, kill=True)
+        _end(kill=True)
         raise
 
 
-def _end(jobs: int, kill: bool = False) -> None:
-    """End the processes of the pool, or kill them at once; it says no word of that."""
-    pool = _pools.pop(jobs, None)
-    if pool is None:
-        return
-    if kill:
-        # The pool's own way to kill fails where a task is just on its way to a process.
-        for child in multiprocessing.active_children():
-            if child.name.startswith("Loky"):
-                child.terminate()
-    pool.shutdown(wait=kill)
+def _end(kill: bool = False) -> None:
+    """End the processes of the pool when they have no more work, or kill them at once."""
+    while _pools:
+        _, pool = _pools.popitem()
+        if kill:
+            # The pool's own way to kill fails where a task is just on its way to a process.
+            for child in multiprocessing.active_children():
+                if child.name.startswith("Loky"):
+                    child.terminate()
+        pool.shutdown(wait=kill)
 
 
 def _pool(jobs: int) -> Executor:
-    if jobs not in _pools:
+    """Return the pool, if it has so many processes; else make one that has."""
+    if not any(size >= jobs for size in _pools):
         from joblib.externals.loky import ProcessPoolExecutor
 
-        for other in list(_pools):
-            _end(other)
+        _end()
         _pools[jobs] = ProcessPoolExecutor(
             jobs, timeout=IDLE_S, initializer=_serve, initargs=(os.getpid(),), env=ONE_THREAD
         )
-    return _pools[jobs]
+    return next(iter(_pools.values()))
 
 
 def _serve(first: int) -> None:

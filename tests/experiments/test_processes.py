@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,37 @@ def test_every_task_is_done_once_and_few_are_taken_ahead() -> None:
         found.append(outcome)
         assert len(taken) <= len(found) + 2 * 2 + 2
     assert sorted(found) == list(range(30))
+
+
+def test_fewer_jobs_than_processes_are_done_by_so_many_at_a_time(tmp_path: Path) -> None:
+    with begun(2):
+        early = running()
+        marks = list(outcomes(alone_in, [(tmp_path,)] * 6, 1))
+        assert running() == early
+    assert marks == [True] * 6
+
+
+def alone_in(folder: Path) -> bool:
+    """Tell whether nobody else is in a folder, where this stays for a moment."""
+    mine = folder / str(os.getpid())
+    mine.touch()
+    time.sleep(0.02)
+    alone = list(folder.iterdir()) == [mine]
+    mine.unlink()
+    return alone
+
+
+def test_a_pool_that_was_killed_without_work_is_replaced() -> None:
+    workers = set(outcomes(os.getpid, [()] * 8, 2))
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: not workers & running())
+    try:
+        again = set(outcomes(os.getpid, [()] * 8, 2))
+    except BrokenExecutor:  # if nobody had noticed yet
+        again = set(outcomes(os.getpid, [()] * 8, 2))
+    assert again
+    assert not again & workers
 
 
 def test_processes_are_killed_where_nobody_asks_for_the_rest() -> None:
