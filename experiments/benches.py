@@ -19,7 +19,8 @@ from gpu_runner.validate.ends import Sample, sample_of
 from gpu_runner.validate.schedule import Schedule, compare_schedules
 from gpu_runner.validate.step_times import predicted_ns
 from gpu_runner.validate.stored import STEP_FEATURES
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.records import FINISHED, LoggedRun, Tables
 from traces.schema import Segments, Trace

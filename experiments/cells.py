@@ -25,7 +25,7 @@ from policies.base import PolicyError
 from policies.registry import load_plugin
 from policies.spec import PolicySpec
 from policies.units import ns_from_ms, ns_from_s
-from sim.engine import Limits
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
 from traces.schema import Trace, TraceError

@@ -28,7 +28,7 @@ from gpu_runner.openai_client import find_server
 from gpu_runner.replay import Sent, paced, replay
 from gpu_runner.settings import KEY
 from policies.units import ns_from_s
-from sim.engine import Limits
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.metrics import Summary, summarise
 from sim.objectives import Objectives

@@ -21,7 +21,8 @@ from costmodels.io import load_cost_model
 from gpu_runner.identity import Agreement, agreement, batches_of
 from gpu_runner.settings import KEY
 from policies.spec import parse_policy
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
 from sim.provenance import provenance

@@ -19,10 +19,11 @@ from policies.base import Policy
 from policies.views import RequestView
 from sim.collecting import young_only
 from sim.content import ContentTree
-from sim.engine import Engine, Limits
+from sim.engine import Engine
 from sim.inbox import Inbox
 from sim.kvcache import NullCache
 from sim.least import FAR
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
 from sim.records import NULL, Columns, LoggedRun

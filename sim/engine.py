@@ -11,7 +11,6 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from sim.gate import Gate
 from sim.inbox import Inbox
 from sim.kvcache import KVCache, NullCache
 from sim.least import FAR
+from sim.limits import Limits
 from sim.numbers import as_list
 from sim.objectives import Objectives
 from sim.paging import ENDING, Paging, Victim
@@ -38,29 +38,6 @@ from traces.schema import Trace
 
 STRETCH_MIN = 12
 """Shorter decode-only stretches are cheaper step by step than as arrays."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What an engine is held to beside its policy; ``None`` means no bound."""
-
-    max_num_seqs: int | None = None
-    """Most requests that run at once, decoding or in the middle of their prefill."""
-    max_model_len: int | None = None
-    """Most tokens of one request, prompt and output; longer ones are rejected."""
-    horizon_ns: int | None = None
-    """No step is decided at or after this time; what has not finished by then is unfinished."""
-    pipeline_depth: int = 1
-    """Steps that may be in flight: with 1 a step is decided when the last has ended; with 2, vLLM's asynchronous
-    scheduling, when the last has begun, so that its tokens are counted but not yet there."""
-
-    def __post_init__(self) -> None:
-        if self.pipeline_depth not in (1, 2):
-            raise PolicyError(f"pipeline_depth is {self.pipeline_depth}, but an engine has 1 or 2 steps in flight")
-        for name in ("max_num_seqs", "max_model_len"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise PolicyError(f"{name} is {value}, but an engine needs at least 1")
 
 
 class Engine:
@@ -102,8 +79,7 @@ class Engine:
         stages = cost.stages()
         self._tandem = Tandem(stages) if len(stages) > 1 else None
         self._deep = self.limits.pipeline_depth == 2
-        if self._deep:
-            _refuse_depth(self.cache, len(stages))
+        self.limits.check(self.cache, len(stages))
         if self._tandem and (longest := int(trace.output_tokens.max(initial=1))) > 1:
             raise PolicyError(
                 f"pipeline parallelism is simulated for requests with one output token, but one here has {longest}"
@@ -629,14 +605,6 @@ class Engine:
     def tables(self) -> LoggedRun:
         """Return the tables of a run that has ended."""
         return LoggedRun(self.trace, self.log, self.policy.needs_predictor)
-
-
-def _refuse_depth(cache: KVCache, stages: int) -> None:
-    """Refuse what cannot be combined with deciding a step ahead."""
-    if stages > 1:
-        raise PolicyError("pipeline_depth 2 goes with a cost model of one pipeline stage, but this one has several")
-    if cache.tracks and not cache.paged:
-        raise PolicyError("pipeline_depth 2 needs memory in blocks, but this one works for one request at a time")
 
 
 def simulate(

@@ -9,7 +9,7 @@ from functools import cache
 
 from costmodels import CostModel
 from policies import Grant, LoadView, Policy, StepRecord
-from sim.engine import Limits
+from sim.limits import Limits
 from sim.objectives import Objectives
 from sim.records import FINISHED, NULL, OUTCOMES, REJECTED
 from tests.blockwise import BlockwisePool

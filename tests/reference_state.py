@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from costmodels import CostModel
 from policies import BatchView, Candidate, Policy, QueueObserver, StepRecord
-from sim.engine import Limits
+from sim.limits import Limits
 from sim.objectives import Objectives
 from tests.blockwise import BlockwisePool
 from tests.reference_tables import Request, requests_of

@@ -23,7 +23,8 @@ from policies.base import Policy, PolicyError
 from policies.spec import PolicySpec
 from policies.views import BatchView, Grant
 from sim.cluster import Cluster
-from sim.engine import Engine, Limits
+from sim.engine import Engine
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
 from sim.records import STEP_ROW, Tables

@@ -24,7 +24,7 @@ from gpu_runner.hybrid.prefixstore import PrefixStore, Shape
 from gpu_runner.hybrid.scheduler import Ended, HybridScheduler, Prompt, Served, block_hashes
 from gpu_runner.hybrid.scoring import Question, answer
 from gpu_runner.settings import Settings, Wishes
-from sim.engine import Limits
+from sim.limits import Limits
 from sim.memory import Memory
 
 GIB = 1 << 30

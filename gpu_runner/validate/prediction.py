@@ -13,7 +13,8 @@ from costmodels.kernels_csv import CsvKernels, read_csv_kernels
 from gpu_runner.validate.ends import Sample, sample_of
 from gpu_runner.validate.recorded import RecordedRun
 from policies.spec import parse_policy
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
 from sim.records import Tables

@@ -14,9 +14,10 @@ from costmodels.base import CostModel
 from costmodels.linear import LinearCost
 from policies.base import Policy
 from policies.views import RequestView
-from sim.engine import Engine, Limits
+from sim.engine import Engine
 from sim.inbox import Inbox
 from sim.kvcache import KVCache
+from sim.limits import Limits
 from sim.objectives import Objectives
 from sim.records import LoggedRun
 from sim.views import request_views

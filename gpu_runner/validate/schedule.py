@@ -10,8 +10,8 @@ from gpu_runner.identity import Agreement, Batch, agreement, batches_of
 from gpu_runner.validate.replayed import simulate_recorded
 from gpu_runner.validate.sections import Grid, Section
 from policies.base import Policy
-from sim.engine import Limits
 from sim.kvcache import KVCache
+from sim.limits import Limits
 from sim.objectives import Objectives
 from sim.records import NULL, LoggedRun
 from traces.schema import Trace

@@ -19,7 +19,8 @@ from gpu_runner.validate.step_times import StepErrors, predicted_ns
 from gpu_runner.validate.tolerances import Tolerances, ValidationError
 from policies.spec import PolicySpec
 from policies.units import MS
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
 from sim.records import Tables

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodels.prefill import PipelineCost
-from sim.engine import Limits
+from sim.limits import Limits
 from sim.memory import Memory
 from tests.engine import strategies
 from tests.engine.strategies import Run

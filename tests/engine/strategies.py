@@ -16,7 +16,8 @@ import numpy as np
 
 from costmodels import CostModel, LinearCost, with_margin
 from policies import ALIASES, Policy, PolicySpec
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
 from tests.engine.costs import GrowingCost

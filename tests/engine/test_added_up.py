@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from policies import parse_policy
-from sim.engine import Limits
+from sim.limits import Limits
 from sim.objectives import Objectives
 from tests.engine import strategies
 from tests.engine.compare import assert_same_run

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from policies import PolicyError, parse_policy
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.records import FINISHED, NULL, REJECTED, UNFINISHED
 from tests.engine.costs import PAPER, prefill_only
 from tests.tables import RunTables

@@ -10,7 +10,8 @@ import pytest
 from costmodels import LinearCost
 from policies import parse_policy
 from sim.cluster import ClusterRun, simulate_cluster
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.metrics import summarise
 from sim.objectives import Objectives

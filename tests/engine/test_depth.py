@@ -11,7 +11,7 @@ import pytest
 
 from costmodels import CostModel
 from policies import Policy
-from sim.engine import Limits
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
 from tests.engine import strategies

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from costmodels import CostModel, LinearCost
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.objectives import Objectives
 from sim.records import NULL, Columns
 from tests.engine import strategies

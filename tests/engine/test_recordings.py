@@ -12,8 +12,9 @@ from costmodels import LinearCost
 from policies import parse_policy
 from sim.batches import batch_table
 from sim.content import ContentTree
-from sim.engine import Limits, simulate
+from sim.engine import simulate
 from sim.kvcache import KVCache
+from sim.limits import Limits
 from sim.pool import BlockPool
 from tests.blockwise import BlockwisePool
 from traces import Segments, Trace

@@ -7,7 +7,7 @@ import pytest
 
 from costmodels import CostModel
 from policies.registry import KINDS, parts
-from sim.engine import Limits
+from sim.limits import Limits
 from sim.objectives import Objectives
 from tests.engine import strategies
 from tests.engine.compare import assert_same_run

@@ -9,7 +9,8 @@ from costmodels import CostModelError, LinearCost, load_cost_model
 from policies import Admission, BatchView, Chunking, Decision, Grant, LoadView, Policy, PolicyError, RequestView
 from policies.chunking.full import Full
 from policies.ordering.fcfs import Fcfs
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from traces import Trace
 
 TRACE = Trace(np.array([0, 10]), np.array([20, 20]), np.array([3, 3]))

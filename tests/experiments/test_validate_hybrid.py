@@ -27,7 +27,7 @@ from gpu_runner.settings import Settings
 from gpu_runner.validate.sections import Section
 from gpu_runner.validate.tolerances import Tolerances
 from policies.units import MS
-from sim.engine import Limits
+from sim.limits import Limits
 from sim.memory import Memory
 from tests.experiments.conftest import Cli
 from tests.gpu_runner.hybrid_host import FakeHybrid

@@ -17,7 +17,8 @@ from costmodels.hardware import load_llm
 from costmodels.kernel_cost import KernelCost
 from costmodels.kernels_csv import ONCE, PER_LAYER, SAMPLED, read_csv_kernels
 from policies import parse_policy
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.records import Tables
 from traces import Trace

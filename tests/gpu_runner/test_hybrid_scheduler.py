@@ -17,7 +17,8 @@ from gpu_runner.validate.replayed import simulate_recorded
 from policies.base import Ordering
 from policies.registry import register
 from policies.spec import parse_policy
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.records import FINISHED, REJECTED, LoggedRun
 from tests.gpu_runner.hybrid_host import FakeHybrid

@@ -16,7 +16,8 @@ from gpu_runner.clock import Clock
 from gpu_runner.prompts import prompt_ids
 from gpu_runner.replay import known_arrival, paced, replay
 from policies.spec import PolicySpec
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.records import FINISHED, REJECTED, UNFINISHED, Tables
 from tests.engine.costs import PAPER, GrowingCost
 from tests.gpu_runner.fake_engine import FakeEngine

@@ -14,7 +14,8 @@ from gpu_runner.identity import Batch, agreement, batches_of
 from gpu_runner.validate.replayed import simulate_recorded
 from gpu_runner.validate.schedule import compare_schedules, schedule_section
 from policies.spec import parse_policy
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
 from sim.records import LoggedRun

@@ -14,7 +14,8 @@ from gpu_runner.oracle import Oracle, OracleOptions
 from gpu_runner.settings import KEY
 from policies.spec import parse_policy
 from policies.units import MS
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
 from traces.schema import Segments, Trace

@@ -16,7 +16,7 @@ from gpu_runner.settings import KEY
 from gpu_runner.validate.schedule import compare_schedules
 from policies.spec import parse_policy
 from policies.units import MS
-from sim.engine import Limits
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
 from tests.oracle.random_cases import many_requests

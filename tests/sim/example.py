@@ -6,7 +6,8 @@ import numpy as np
 
 from costmodels import LinearCost
 from policies import parse_policy
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.objectives import Objectives
 from tests.tables import RunTables
 from traces import Trace

@@ -13,7 +13,8 @@ from costmodels import LinearCost
 from costmodels.prefill import PipelineCost
 from policies import PolicySpec
 from sim.cluster import simulate_cluster
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
 from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, Tables, token_gaps

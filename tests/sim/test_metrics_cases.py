@@ -10,7 +10,8 @@ import pytest
 
 from costmodels import LinearCost
 from policies import parse_policy
-from sim.engine import Limits, simulate
+from sim.engine import simulate
+from sim.limits import Limits
 from sim.metrics import over_time, summarise
 from sim.objectives import Objectives
 from sim.records import FINISHED, NULL
