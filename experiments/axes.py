@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.cells import Cell, Plugin, Setting, load_plugins
-from experiments.config import EXCLUSIVE, SHORT, Config, ConfigError, Draft, dotted_keys, suggest
+from experiments.config import Config, ConfigError, dotted_keys, suggest
+from experiments.draft import EXCLUSIVE, SHORT, Draft
 from policies.base import PolicyError
 from policies.registry import KINDS
 from policies.spec import PolicySpec

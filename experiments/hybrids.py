@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.cells import Cell
-from experiments.config import ConfigError, Draft
+from experiments.config import ConfigError
+from experiments.draft import Draft
 from gpu_runner.hybrid.options import HybridOptions, open_hybrid
 from gpu_runner.hybrid.sharing import shared_tokens
 from gpu_runner.settings import Settings

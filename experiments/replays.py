@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from experiments.cells import Cell, hash_of, jsonable
-from experiments.config import ConfigError, Draft
+from experiments.config import ConfigError
+from experiments.draft import Draft
 from experiments.folders import claim, whole_folder
 from experiments.hybrids import open_hybrids
 from experiments.run import CellResult, check, plugin_errors, run_info, service_classes

@@ -19,7 +19,8 @@ from costmodels.jct import ns_per_token
 from experiments.axes import Experiment, plan
 from experiments.bound import Bound
 from experiments.compare import Estimate, run_warnings
-from experiments.config import ConfigError, Draft
+from experiments.config import ConfigError
+from experiments.draft import Draft
 from experiments.folders import RUNS, latest
 from experiments.sweep import run_sweep
 from experiments.tables import Rows, summary_rows

@@ -19,7 +19,8 @@ from experiments.axes import plan
 from experiments.benches import Bench, Measured, prefilling
 from experiments.calibration import Calibration, calibrate
 from experiments.cells import Cell
-from experiments.config import ConfigError, Draft
+from experiments.config import ConfigError
+from experiments.draft import Draft
 from experiments.replays import AnyOptions, check_policies, open_replaying
 from gpu_runner.engine import EngineOptions
 from gpu_runner.hybrid.options import HybridOptions

@@ -12,7 +12,7 @@ from pathlib import Path
 from costmodels.calibrated import RangeWarning
 from experiments.axes import Experiment, plan
 from experiments.cells import Cell
-from experiments.config import Draft
+from experiments.draft import Draft
 from experiments.run import prepare
 from experiments.sweep import Stopped, SweepResult, finished_cells, run_sweep
 from policies.base import PolicyError

@@ -11,7 +11,8 @@ from experiments.capacity.estimate import estimate, points_of
 from experiments.capacity.found import ESTIMATED, Found, Measured, Rates
 from experiments.capacity.search import LEAST_SEEDS, Design, Grid, Search, Values
 from experiments.cells import Cell
-from experiments.config import Config, ConfigError, Draft
+from experiments.config import Config, ConfigError
+from experiments.draft import Draft
 from experiments.folders import RUNS, latest
 from experiments.run import check_cells
 from experiments.sweep import run_sweep

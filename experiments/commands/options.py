@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from experiments.config import Draft
+    from experiments.draft import Draft
 
 TRACE, RUN, OUTPUT = "Trace", "Run", "Output"
 MEMORY = "Memory, hardware and replicas"
@@ -239,7 +239,8 @@ def collect(
     Raises:
         ConfigError: if the file cannot be read, or a text is no ``key=value``.
     """
-    from experiments.config import MOST_SEEDS, Draft
+    from experiments.config import MOST_SEEDS
+    from experiments.draft import Draft
 
     draft = Draft()
     draft.put("name", name, "default")

@@ -7,7 +7,8 @@ from typing import Any
 
 from experiments.axes import Experiment, plan
 from experiments.cells import Cell
-from experiments.config import ConfigError, Draft
+from experiments.config import ConfigError
+from experiments.draft import Draft
 from experiments.findings.question import Question
 from experiments.findings.table import Table, parsed, read_table
 from experiments.plotting import new_figure, save_figure

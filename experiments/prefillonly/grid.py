@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from experiments.axes import Experiment, plan
 from experiments.cells import Cell
-from experiments.config import Config, ConfigError, Draft
+from experiments.config import Config, ConfigError
+from experiments.draft import Draft
 from experiments.prefillonly.systems import PREFILLONLY, SETUPS, WORKLOADS, Deployment, deployments
 from experiments.sweep import run_sweep
 from experiments.tables import Rows, summary_rows

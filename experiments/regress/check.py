@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from experiments.axes import Experiment, plan
-from experiments.config import ConfigError, Draft
+from experiments.config import ConfigError
+from experiments.draft import Draft
 from experiments.regress.baseline import Baseline, CellFigures, baseline_of, baseline_path, read_baseline
 from experiments.regress.metrics import METRICS, Metric, Tolerances
 from experiments.run import check_cells

@@ -8,7 +8,8 @@ from importlib import resources
 from pathlib import Path
 
 from experiments.axes import plan
-from experiments.config import ConfigError, Draft
+from experiments.config import ConfigError
+from experiments.draft import Draft
 from experiments.sweep import run_sweep
 from experiments.tables import Rows, summary_rows
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.axes import only_cell, plan
-from experiments.config import Draft
+from experiments.draft import Draft
 from experiments.run import run_info, simulate_cell
 from experiments.sweep import run_sweep
 from sim.provenance import provenance

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.axes import Experiment, plan
-from experiments.config import Draft
+from experiments.draft import Draft
 
 VALUES: dict[str, Any] = {
     "trace.workload": "mixed",

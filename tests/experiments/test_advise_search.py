@@ -33,7 +33,7 @@ from experiments.advice.replicas import IDLE, roughly, surely
 from experiments.advice.trace import Task, task_of
 from experiments.advice.tuning import FINALISTS, Tuned, finalists_of
 from experiments.capacity.search import Verdict
-from experiments.config import Draft
+from experiments.draft import Draft
 from gpu_runner.settings import Settings
 from policies.spec import parse_policy
 from sim.stats import paired

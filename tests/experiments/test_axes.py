@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.axes import Experiment, only_cell, plan
-from experiments.config import ConfigError, Draft
+from experiments.config import ConfigError
+from experiments.draft import Draft
 from policies.base import PolicyError
 from traces.schema import TraceError
 

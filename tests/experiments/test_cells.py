@@ -15,7 +15,7 @@ import pytest
 from experiments import cells
 from experiments.axes import Experiment, plan
 from experiments.cells import Cell, canonical, hash_of, json_bytes, load_plugins, require_plugins
-from experiments.config import Draft
+from experiments.draft import Draft
 from experiments.run import prepare
 from policies.base import PolicyError
 from sim.objectives import MS
@@ -129,7 +129,7 @@ def test_the_key_ignores_what_has_no_effect() -> None:
 
 def test_the_key_is_the_same_in_every_process_and_for_every_hash_seed() -> None:
     code = (
-        "from experiments.config import Draft; from experiments.axes import plan; d = Draft()\n"
+        "from experiments.draft import Draft; from experiments.axes import plan; d = Draft()\n"
         f"for key, value in {BASE!r}.items(): d.put(key, value, 'test')\n"
         "print(plan(d).cells[0].key)"
     )

@@ -15,7 +15,7 @@ from scipy import stats
 from costmodels.io import load_cost_model
 from experiments.axes import plan
 from experiments.compare import METRICS, Comparison, Estimate, compare
-from experiments.config import Draft
+from experiments.draft import Draft
 from experiments.figure import draw as draw_figure
 from experiments.figure import figure_rows, write_figure
 from experiments.output import number, table

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.cells import canonical
-from experiments.config import ConfigError, Draft, dotted_keys
+from experiments.config import ConfigError, dotted_keys
+from experiments.draft import Draft
 
 
 def draft(*sets: str) -> Draft:

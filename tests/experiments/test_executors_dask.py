@@ -89,7 +89,7 @@ def test_the_same_tables_as_in_process_from_files_with_relative_paths(
 
 def planned_file(values: dict[str, Any]) -> Any:
     from experiments.axes import plan
-    from experiments.config import Draft
+    from experiments.draft import Draft
 
     draft = Draft()
     for key, value in {"slo": "ttft:1000,tpot_p99:25", "seeds": 2, **values}.items():

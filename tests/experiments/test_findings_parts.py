@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.axes import only_cell, plan
-from experiments.config import Draft
+from experiments.draft import Draft
 from experiments.findings.by_tenant import by_tenant, objectives_of, seconds
 from experiments.findings.lines import band, counted, in_words, signs
 from experiments.findings.questions.per_gap_or_cumulative import measured as lateness

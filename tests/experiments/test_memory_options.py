@@ -16,7 +16,8 @@ from costmodels.memory import MODES, MemoryModel
 from costmodels.parallel import shipped_efficiency
 from experiments.axes import Experiment, plan
 from experiments.cells import Cell
-from experiments.config import ConfigError, Draft
+from experiments.config import ConfigError
+from experiments.draft import Draft
 from experiments.memory import GIB, memory_model_of, memory_of
 from experiments.run import simulate_cell
 from policies.spec import parse_policy

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from experiments.axes import Experiment, plan
-from experiments.config import ConfigError, Draft
+from experiments.config import ConfigError
+from experiments.draft import Draft
 from experiments.folders import PART, claim, whole_folder
 from experiments.run import run_cell, stored_result
 from experiments.sweep import Interrupted, SweepResult, run_sweep

@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from experiments.axes import plan
-from experiments.config import Draft
+from experiments.draft import Draft
 from experiments.recorded import Swept, read_any, read_recorded
 from experiments.timeline import trace_document
 from experiments.webreport.charts import steps_of

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.axes import only_cell, plan
-from experiments.config import ConfigError, Draft
+from experiments.config import ConfigError
+from experiments.draft import Draft
 from experiments.recorded import Recorded, read_recorded
 from experiments.run import run_info, simulate_cell
 from experiments.why.again import CannotRemake, Remade, remake

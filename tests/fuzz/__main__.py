@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 MEGABYTES = 1024
 
+READERS = ("experiments.config", "experiments.draft", "experiments.toml", "sim.objectives")
+"""Modules that read outsiders' input, besides the folders of the lower floors."""
+
 
 def fuzz(name: str, seconds: int, corpus: Path) -> None:
     """Fuzz one target in this process, which ends with it."""
@@ -24,12 +27,10 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
 
     from tests.fuzz.targets import outcome
 
-    with atheris.instrument_imports(
-        include=["traces", "costmodels", "policies", "experiments.config", "sim.objectives"]
-    ):
+    with atheris.instrument_imports(include=["traces", "costmodels", "policies", *READERS]):
         for module in [m for m in sys.modules if m.partition(".")[0] in ("traces", "costmodels", "policies")]:
             del sys.modules[module]
-        for module in ("experiments.config", "sim.objectives", "tests.fuzz.targets"):
+        for module in (*READERS, "tests.fuzz.targets"):
             sys.modules.pop(module, None)
         from tests.fuzz.targets import outcome
     scratch = corpus.parent / "scratch"

@@ -12,7 +12,8 @@ from unittest.mock import patch
 from costmodels.base import CostModel, CostModelError
 from costmodels.calibrated import RangeWarning
 from costmodels.io import load_cost_model
-from experiments.config import Config, ConfigError, Draft
+from experiments.config import Config, ConfigError
+from experiments.draft import Draft
 from policies.base import PolicyError
 from policies.spec import PolicySpec
 from sim.objectives import ObjectiveError, Objectives

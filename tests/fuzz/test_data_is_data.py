@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config import Config, ConfigError, Draft
+from experiments.config import Config, ConfigError
+from experiments.draft import Draft
 from tests.mutation.mutant import ROOT
 
 PACKAGES = ("traces", "costmodels", "policies", "sim", "gpu_runner", "experiments")

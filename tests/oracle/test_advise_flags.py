@@ -8,7 +8,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from experiments.advice.flags import start_of
 from experiments.advice.trace import task_of
-from experiments.config import Draft
+from experiments.draft import Draft
 from gpu_runner.settings import Settings
 
 
