@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
@@ -165,6 +166,18 @@ def parse_erring(text: str) -> tuple[str, dict[str, int]]:
         return of, {field: number for key, value in given.items() for field, number in _fields(key, value).items()}
     except CostModelError as e:
         raise CostModelError(f"cost model {text}: {e}") from None
+
+
+def with_other(text: str, change: Callable[[str], str]) -> str:
+    """Return the name of a model that errs with what ``change`` makes of the other model's name.
+
+    What :func:`parse_erring` refuses comes back as it is.
+    """
+    try:
+        of, _ = parse_erring(text)
+    except CostModelError:
+        return text
+    return text.replace(f"of={of}", f"of={change(of)}", 1)
 
 
 def _fields(key: str, value: str) -> dict[str, int]:

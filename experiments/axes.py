@@ -161,7 +161,7 @@ def _setting(draft: Draft, values: dict[str, Any], origins: dict[str, str], plug
     at = draft.copy()
     for axis, value in values.items():
         if axis != "tpot":
-            at.put(SHORT.get(axis, axis), value, origins[axis], f"sweep.{axis}")
+            at.put(SHORT.get(axis, axis), draft.sought(f"sweep.{axis}", value), origins[axis], f"sweep.{axis}")
     try:
         setting = Setting.of(at.finish(), plugins)
     except ObjectiveError as e:

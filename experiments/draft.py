@@ -7,11 +7,14 @@ names the layer and the key that it came from.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from costmodels.erring import ERRING, with_other
+from costmodels.io import shipped_models
 from experiments.config import Config, ConfigError, known_keys, suggest
 from experiments.toml import read_toml
 
@@ -41,7 +44,28 @@ PLAIN = {
 LONGEST = 500
 """Characters of what a message repeats of its input."""
 
-FILE_KEYS = ("trace.file", "cost_model", "policy_cost_model")
+
+def _beside(config: Path, name: str) -> str:
+    beside = config.parent / name
+    try:
+        return str(beside) if beside.exists() else name
+    except OSError:  # such as a name that is too long
+        return name
+
+
+def _model_beside(config: Path, name: str) -> str:
+    if name.startswith(ERRING):
+        return with_other(name, lambda of: _model_beside(config, of))
+    return name if name in shipped_models() else _beside(config, name)
+
+
+FILES: dict[str, Callable[[Path, str], str]] = {
+    "trace.file": _beside,
+    "plugins": _beside,
+    "cost_model": _model_beside,
+    "policy_cost_model": _model_beside,
+}
+"""Keys that may name a file, and how its name becomes that of a file beside the configuration's, if there is one."""
 
 
 class Draft:
@@ -50,6 +74,7 @@ class Draft:
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
         self._origins: dict[str, tuple[str, str]] = {}
+        self._files: dict[str, Path] = {}  # by layer
 
     def put(self, key: str, value: Any, origin: str, layer: str = "") -> None:
         """Set one key; tables are taken apart.
@@ -104,11 +129,24 @@ class Draft:
             raise ConfigError(f"{path} is not valid TOML: {e}") from None
         for key, value in data.items():
             self.put(key, value, str(path))
-        for key in FILE_KEYS:
-            if isinstance(value := self._values.get(key), str):
-                self._values[key] = _beside(path, value)
-        if isinstance(plugins := self._values.get("plugins"), list):
-            self._values["plugins"] = [_beside(path, p) if isinstance(p, str) else p for p in plugins]
+        self._files[str(path)] = path
+        for key in FILES.keys() & self._values.keys():
+            if self._origins[key][1] == str(path):
+                self._values[key] = self.sought(key, self._values[key])
+
+    def sought(self, key: str, value: Any) -> Any:
+        """Return ``value`` with the files that it names sought beside the TOML file that has set ``key``, if one has.
+
+        Values of axes stay as they are written, so that results name them so wherever they are made; who sets the key
+        at a point of the sweep asks here first.
+        """
+        path = self._files.get(self._origins[key][1])
+        seek = FILES.get(key.removeprefix("sweep."))
+        if path is None or seek is None:
+            return value
+        if isinstance(value, list):
+            return [seek(path, v) if isinstance(v, str) else v for v in value]
+        return seek(path, value) if isinstance(value, str) else value
 
     def put_option(self, option: str, key: str, value: Any) -> None:
         """Set ``key`` from a command-line option, unless the option was not given (``None`` or empty)."""
@@ -143,7 +181,7 @@ class Draft:
     def copy(self) -> Draft:
         """Return a draft to change without changing this one."""
         other = Draft()
-        other._values, other._origins = dict(self._values), dict(self._origins)
+        other._values, other._origins, other._files = dict(self._values), dict(self._origins), dict(self._files)
         return other
 
     def take_axes(self) -> dict[str, tuple[Any, str]]:
@@ -210,11 +248,3 @@ def _nearest_file(path: Path) -> str:
     names = [p.name for p in folder.glob("*.toml")] if folder.is_dir() else []
     near = difflib.get_close_matches(path.name, names, 1, 0.5)
     return f"; did you mean {folder / near[0]}?" if near else ""
-
-
-def _beside(config: Path, name: str) -> str:
-    beside = config.parent / name
-    try:
-        return str(beside) if beside.exists() else name
-    except OSError:  # such as a name that is too long
-        return name

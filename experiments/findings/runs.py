@@ -43,7 +43,8 @@ def missing_traces(question: Question) -> list[str]:
         draft.put_file(path)
         axes = draft.take_axes()
         values, _ = axes.get("trace.file", ([], ""))
-        needed += [str(name) for name in (draft.get("trace.file"), *values) if name is not None]
+        swept = draft.sought("sweep.trace.file", values) if values else []
+        needed += [str(name) for name in (draft.get("trace.file"), *swept) if name is not None]
     return [name for name in dict.fromkeys(needed) if not Path(name).is_file()]
 
 

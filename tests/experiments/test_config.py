@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.io import load_cost_model
+from experiments.axes import plan
 from experiments.cells import canonical
 from experiments.config import ConfigError, dotted_keys
 from experiments.draft import Draft
@@ -238,6 +240,87 @@ def test_files_are_sought_beside_the_configuration_first(tmp_path: Path) -> None
     assert config.cost_model == str(tmp_path / "mine.json")
     assert config.policy_cost_model == "elsewhere.json"
     assert config.plugins == (tmp_path / "a.toml", Path("b.py"))
+
+
+LINEAR = '{"kind": "linear", "step_ns": 1, "decode_ns": 1, "per_decode_ns": 1, "prefill_ns": 1, "per_token_ns": 1}'
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with files beside a configuration, which is not the working directory."""
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "mine.json").write_text(LINEAR)
+    (folder / "mine.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n")
+    (folder / "mine.py").write_text(
+        "from policies import Ordering, register\n\n@register\nclass Mine(Ordering):\n"
+        '    "Mine."\n    name = "beside"\n\n    def key(self, request):\n        return request.number\n'
+    )
+    (folder / "sloweave-paper").mkdir()  # no file of this name stands for a model that is shipped
+    return folder
+
+
+SPECS = {
+    "mine.json": "{}/mine.json",
+    "erring:of=mine.json": "erring:of={}/mine.json",
+    "erring:bias=5%,of=mine.json,noise=3%,seed=2": "erring:bias=5%,of={}/mine.json,noise=3%,seed=2",
+    "erring:of=./mine.json,bias=5%": "erring:of={}/mine.json,bias=5%",
+    "sloweave-paper": "sloweave-paper",
+    "erring:of=sloweave-paper,tile=8": "erring:of=sloweave-paper,tile=8",
+    "prefill:llm=llama-3.1-8b,gpu=l4": "prefill:llm=llama-3.1-8b,gpu=l4",
+    "erring:of=prefill:llm=llama-3.1-8b,gpu=l4,bias=5%": "erring:of=prefill:llm=llama-3.1-8b,gpu=l4,bias=5%",
+}
+"""What a configuration says of a cost model, and what it means where the files lie in a folder."""
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("key", ["cost_model", "policy_cost_model"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_cost_model_is_found_beside_the_configuration(elsewhere: Path, spec: str, key: str, beside: bool) -> None:
+    file = elsewhere / "a.toml"
+    if not beside:
+        (elsewhere / "mine.json").rename("mine.json")
+    file.write_text(f'{key} = "{spec}"\n')
+    made = Draft()
+    made.put_file(file)
+    name = getattr(made.finish(), key)
+    assert name == (SPECS[spec].format(elsewhere) if beside else spec)
+    load_cost_model(name)
+
+
+def test_what_names_no_cost_model_is_left_for_the_error_message(elsewhere: Path) -> None:
+    for spec in ("erring:of=mine.json,bia=5%", "erring:", "erring:of=erring:of=mine.json", "erring:of=none.json"):
+        (elsewhere / "a.toml").write_text(f'cost_model = "{spec}"\n')
+        made = Draft()
+        made.put_file(elsewhere / "a.toml")
+        assert made.finish().cost_model == spec
+
+
+def test_a_sweep_finds_the_files_of_its_axes_beside_the_configuration(elsewhere: Path) -> None:
+    models = ["mine.json", "erring:of=mine.json,bias=5%", "sloweave-paper"]
+    (elsewhere / "a.toml").write_text(
+        'policies = ["beside+full"]\nplugins = "mine.py"\n[sweep]\n'
+        f'cost_model = {json.dumps(models)}\n"trace.file" = ["mine.csv"]\n'
+    )
+    made = Draft()
+    made.put_file(elsewhere / "a.toml")
+    cells = plan(made).cells
+    assert [dict(cell.point) for cell in cells] == [{"cost_model": m, "trace.file": "mine.csv"} for m in models]
+    for cell, model in zip(cells, models, strict=True):
+        assert cell.cost == load_cost_model(model.replace("mine.json", str(elsewhere / "mine.json")))
+        assert cell.source.file == str(elsewhere / "mine.csv")
+
+
+def test_what_options_name_is_not_sought_beside_the_configuration(elsewhere: Path) -> None:
+    (elsewhere / "a.toml").write_text("seeds = 3\n")
+    made = Draft()
+    made.put("cost_model", "mine.json", "default")
+    made.put_file(elsewhere / "a.toml")
+    assert made.finish().cost_model == "mine.json"
+    made.put_set("sweep.policy_cost_model=['mine.json']")
+    assert made.sought("sweep.policy_cost_model", "mine.json") == "mine.json"
 
 
 SETTINGS = {
