@@ -73,10 +73,11 @@ $(VLLM_STAMP): pyproject.toml
 	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
-# Two engines at once must not both bind their threads to the same cores.
+# Two engines at once must not both bind their threads to the same cores. Starting a server and loading it takes minutes
+# where the cores are busy with something else.
 oracle: $(VLLM_STAMP)
 	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind \
-		$(VLLM_BIN)/python -m pytest -n auto --dist loadfile tests/oracle tests/hybrid
+		$(VLLM_BIN)/python -m pytest -n auto --dist loadfile --timeout 900 tests/oracle tests/hybrid
 
 bench-vllm: $(VLLM_STAMP)
 	$(VLLM_BIN)/python -m pytest -m benchmarks -p no:xdist tests/oracle tests/hybrid tests/benchmarks/test_scheduler_overhead.py \
