@@ -9,18 +9,19 @@ import math
 import sys
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from costmodels.base import CostModel
 from costmodels.energy import EnergyModel
 from costmodels.io import load_cost_model
 from costmodels.memory import MemoryModel
-from experiments.config import ClusterConfig, Config, ConfigError, TraceConfig
+from experiments.config import ClusterConfig, Config
 from experiments.energy import energy_of
 from experiments.memory import describe, memory_model_of, memory_of
+from experiments.source import Facts, TraceSource
 from policies.base import PolicyError
 from policies.registry import load_plugin
 from policies.spec import PolicySpec
@@ -28,7 +29,6 @@ from policies.units import ns_from_ms, ns_from_s
 from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
-from traces.schema import Trace, TraceError
 
 CELL_FORMAT = 2
 """Raised when equal keys would mean different results or another layout of the folder."""
@@ -38,122 +38,6 @@ CELL_FORMAT = 2
 def package_version() -> str:
     """Return the version of this package."""
     return version("prefillsim")
-
-
-class Facts(NamedTuple):
-    """What is to be known of a trace without keeping it."""
-
-    digest: str
-    requests: int
-    longest_prompt: int
-    longest_output: int
-
-
-@dataclass(frozen=True)
-class TraceSource:
-    """Where a cell's requests come from; :meth:`load` gives equal traces in every process."""
-
-    workload: str | None
-    file: str | None
-    limit: int | None
-    rate: float | None
-    rate_scale: float
-    format: str | None
-    block_size: int | None
-    stamp: tuple[int, int] | None
-    """The file's size and time of change: a file that changes is another source."""
-
-    @classmethod
-    def of(cls, config: TraceConfig) -> TraceSource:
-        """Read ``[trace]``.
-
-        Raises:
-            ConfigError: unless it names exactly one of workload and file.
-        """
-        if (config.workload is None) == (config.file is None):
-            what = "no trace" if config.workload is None else "two traces"
-            raise ConfigError(f"{what}: give one of --workload NAME and --trace FILE (trace.workload, trace.file)")
-        if config.workload is not None:
-            for key in ("format", "block_size"):
-                if getattr(config, key) is not None:
-                    raise ConfigError(f"trace.{key} describes a file, but the trace is the workload {config.workload}")
-        return cls(
-            config.workload,
-            None if config.file is None else str(config.file),
-            config.limit,
-            config.rate,
-            config.rate_scale,
-            config.format,
-            config.block_size,
-            None if config.file is None else _stamp(config.file),
-        )
-
-    @property
-    def seeded(self) -> bool:
-        """Whether seeds give different traces: a file's own arrivals are the same for all."""
-        return self.workload is not None or self.rate is not None
-
-    @property
-    def label(self) -> str:
-        """The workload's name, or the file's."""
-        return self.workload or Path(self.file or "").name
-
-    def load(self, seed: int) -> Trace:
-        """Return the trace of a seed.
-
-        Raises:
-            TraceError: if there is no such workload, or the file cannot be read.
-        """
-        return _load(self, seed if self.seeded else 0)
-
-    def facts(self, seed: int) -> Facts:
-        """Return what a seed's trace is like; see :meth:`load` for errors."""
-        return _facts(self, seed if self.seeded else 0)
-
-
-@lru_cache(maxsize=4)
-def _load(source: TraceSource, seed: int) -> Trace:
-    from traces.synthetic import Streams, generate
-
-    if source.workload is not None:
-        trace = generate(source.workload, seed, source.limit, source.rate)
-    else:
-        trace = _read(str(source.file), source.format, source.block_size, source.stamp)
-        if not len(trace):
-            raise TraceError(f"{source.file}: the trace has no requests")
-        if source.limit is not None:
-            trace = trace.limit(source.limit)
-        if source.rate is not None:
-            from traces.arrivals import poisson
-
-            rate, stream = source.rate, Streams.of(seed).arrivals
-            trace = trace.with_arrivals(lambda n: poisson(n, rate, stream))
-    return trace if source.rate_scale == 1 else trace.scale_rate(source.rate_scale)
-
-
-def _stamp(file: Path) -> tuple[int, int] | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None  # reading it says what is wrong
-    return status.st_size, status.st_mtime_ns
-
-
-@lru_cache(maxsize=2)
-def _read(file: str, fmt: str | None, block_size: int | None, stamp: tuple[int, int] | None) -> Trace:
-    from traces.io import read_trace
-
-    trace = read_trace(Path(file), fmt=fmt, block_size=block_size)
-    if _stamp(Path(file)) != stamp:
-        raise TraceError(f"trace {file} changed during the run; start again")
-    return trace
-
-
-@lru_cache(maxsize=4096)
-def _facts(source: TraceSource, seed: int) -> Facts:
-    trace = source.load(seed)
-    longest = (int(column.max(initial=0)) for column in (trace.prompt_tokens, trace.output_tokens))
-    return Facts(trace.digest(), len(trace), *longest)
 
 
 @dataclass(frozen=True)
@@ -216,11 +100,11 @@ class Cell:
 
     def resolved(self) -> dict[str, Any]:
         """Return what the key is the hash of, JSON types only."""
-        resolved: dict[str, Any] = jsonable({**self.own(), **self.shared()})
+        resolved: dict[str, Any] = jsonable({**self.own(), **shared(self)})
         return resolved
 
     def own(self) -> dict[str, Any]:
-        """Return that part of :meth:`resolved` in which the cells of a setting differ."""
+        """Return that part of :meth:`resolved` which is not :func:`shared`."""
         policy = self.policy.to_dict()
         del policy["label"]
         return {
@@ -228,22 +112,6 @@ class Cell:
             "seed": self.seed if self.source.seeded else None,
             "policy": policy,
             "memory": self.memory and self.memory.to_dict(),
-        }
-
-    def shared(self) -> dict[str, Any]:
-        """Return that part of :meth:`resolved` in which they do not."""
-        return {
-            "format": CELL_FORMAT,
-            "package": package_version(),
-            "objectives": dataclasses.asdict(self.objectives),
-            "cost_model": self.cost.to_dict(),
-            "policy_cost_model": self.predictor and self.predictor.to_dict(),
-            "engine": dataclasses.asdict(self.limits),
-            "replicas": self.cluster.replicas,
-            "router": self.cluster.router if self.cluster.replicas > 1 else None,
-            "energy": self.energy and dataclasses.asdict(self.energy),
-            "plugins": [p.sha256 for p in self.plugins],
-            "keep": self.keep,
         }
 
     def describe(self) -> str:
@@ -347,11 +215,10 @@ class Setting:
     objectives: Objectives
     cost: CostModel
     predictor: CostModel | None
+    limits: Limits
     memory_model: MemoryModel | None
     energy: EnergyModel | None
     plugins: tuple[Plugin, ...]
-    _texts: dict[str, bytes] = dataclasses.field(init=False, repr=False, compare=False, default_factory=dict)
-    """What cells share of the text that their keys are hashes of: a cost model's is long."""
 
     @classmethod
     def of(cls, config: Config, plugins: tuple[Plugin, ...]) -> Setting:
@@ -368,10 +235,21 @@ class Setting:
             objectives_of(config),
             load_cost_model(config.cost_model),
             None if believed is None else load_cost_model(believed),
+            limits_of(config),
             memory_model,
             energy_of(config),
             plugins,
         )
+
+    @property
+    def cluster(self) -> ClusterConfig:
+        """The replicas and their router."""
+        return self.config.cluster
+
+    @property
+    def keep(self) -> str:
+        """What is kept of every cell."""
+        return self.config.keep
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -389,16 +267,40 @@ class Setting:
             self.objectives,
             self.cost,
             self.predictor,
-            limits_of(self.config),
+            self.limits,
             memory_of(self.config, self.memory_model, facts.longest_prompt),
-            self.config.cluster,
+            self.cluster,
             self.energy,
             self.plugins,
             tuple(point.items()),
-            self.config.keep,
+            self.keep,
         )
-        if not self._texts:
-            self._texts.update({name: canonical(value) for name, value in cell.shared().items()})
-        texts = {**self._texts, **{name: canonical(value) for name, value in cell.own().items()}}
+        texts = {**self._shared_texts, **_texts(cell.own())}
         key = _digest(b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), texts[name]) for name in sorted(texts)))
         return dataclasses.replace(cell, key=key)
+
+    @cached_property
+    def _shared_texts(self) -> dict[str, bytes]:
+        """What every key here is a hash of, besides the cell's own: written once, for a cost model's text is long."""
+        return _texts(shared(self))
+
+
+def shared(at: Cell | Setting) -> dict[str, Any]:
+    """Return that part of :meth:`Cell.resolved` which is the same for all cells of a setting."""
+    return {
+        "format": CELL_FORMAT,
+        "package": package_version(),
+        "objectives": dataclasses.asdict(at.objectives),
+        "cost_model": at.cost.to_dict(),
+        "policy_cost_model": at.predictor and at.predictor.to_dict(),
+        "engine": dataclasses.asdict(at.limits),
+        "replicas": at.cluster.replicas,
+        "router": at.cluster.router if at.cluster.replicas > 1 else None,
+        "energy": at.energy and dataclasses.asdict(at.energy),
+        "plugins": [p.sha256 for p in at.plugins],
+        "keep": at.keep,
+    }
+
+
+def _texts(values: dict[str, Any]) -> dict[str, bytes]:
+    return {name: canonical(value) for name, value in values.items()}

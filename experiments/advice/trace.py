@@ -15,9 +15,10 @@ from costmodels.io import load_card
 from experiments.axes import PER_CELL, plan
 from experiments.bounds import work_ns
 from experiments.capacity.search import LEAST_SEEDS
-from experiments.cells import Cell, TraceSource
+from experiments.cells import Cell
 from experiments.config import Config, ConfigError
 from experiments.draft import Draft
+from experiments.source import TraceSource
 from policies.units import FOREVER_NS, NS
 from sim.objectives import Objectives
 from sim.views import own_or_default

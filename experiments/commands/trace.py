@@ -153,7 +153,7 @@ def convert(
 
 def _load(seed: int | None, **options: Any) -> Trace:
     draft = o.collect(None, None, name="trace", **options)
-    from experiments.cells import TraceSource
+    from experiments.source import TraceSource
 
     return TraceSource.of(draft.finish().trace).load(seed or 0)
 

@@ -271,7 +271,7 @@ def _report(
 
 def _content(info: Mapping[str, Any]) -> Trace | None:
     """Return the trace that a ``run.json`` names, if it can be had and is still the one that was run."""
-    from experiments.cells import TraceSource
+    from experiments.source import TraceSource
     from traces.schema import TraceError
 
     try:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FLOORS = ("traces", "costmodels", "policies", "sim")
 """Taken whole: what is below the experiments finds its parts by itself, so that imports do not tell."""
 
-OF_RUNS = ("experiments.run", "experiments.cells", "experiments.config", "experiments.draft", "experiments.toml")
+OF_RUNS = tuple(f"experiments.{name}" for name in ("run", "cells", "source", "config", "draft", "toml"))
 """What a run with a given configuration depends on besides."""
 
 IGNORED = (".pyc",)

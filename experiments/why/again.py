@@ -15,10 +15,11 @@ import numpy as np
 import simpy
 
 from costmodels.io import cost_model_from_dict
-from experiments.cells import Cell, Plugin, TraceSource, hash_of, load_plugins, package_version
+from experiments.cells import Cell, Plugin, hash_of, load_plugins, package_version
 from experiments.config import ClusterConfig, TraceConfig
 from experiments.recorded import HOSTS, Recorded, read_runs
 from experiments.run import USER_ERRORS, plugin_errors, prepare
+from experiments.source import TraceSource
 from policies.base import Policy, PolicyError
 from policies.spec import PolicySpec
 from policies.views import BatchView, Grant

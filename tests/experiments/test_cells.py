@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import cells
+import experiments.source
 from experiments.axes import Experiment, plan
 from experiments.cells import Cell, canonical, hash_of, json_bytes, load_plugins, require_plugins
 from experiments.draft import Draft
@@ -110,6 +110,21 @@ def test_the_key_changes_with_everything_that_a_run_depends_on(tmp_path: Path) -
     assert cell(plugins=[str(plugin)]).key not in keys
 
 
+def test_the_key_is_the_hash_of_what_is_resolved_at_every_point_of_a_sweep() -> None:
+    axes = {
+        "sweep.tpot": [10.0, 20.0],
+        "sweep.lam": [1, 2],
+        "sweep.rate": [5.0, 6.0],
+        "sweep.policy_cost_model": ["sloweave-paper", "erring:of=sloweave-paper,bias=5%"],
+        "sweep.engine.max_num_seqs": [4, 8],
+        "sweep.cluster.replicas": [1, 2],
+    }
+    cells = planned(policies=["srjf-calibrated:lam=9+full", "sloweave"], seeds=[0, 1], **axes).cells
+    assert len({cell.key for cell in cells}) == len(cells) == 2**5 * 2 * 3  # sloweave takes no lam
+    for each in cells:
+        assert each.key == hash_of(each.resolved())
+
+
 def test_the_key_ignores_names() -> None:
     key = cell().key
     assert cell(name="other").key == key
@@ -190,8 +205,8 @@ def test_a_file_that_changes_is_read_again_and_noticed_during_a_run(tmp_path: Pa
     write_azure(file, rows=7)
     assert cell(**values).requests == 7
     # Another process that is given the first cell has read nothing yet.
-    cells._load.cache_clear()
-    cells._read.cache_clear()
+    experiments.source._load.cache_clear()
+    experiments.source._read.cache_clear()
     with pytest.raises(TraceError, match="changed during the run"):
         before.source.load(0)
 
