@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from experiments.cells import Cell, canonical, hash_of, jsonable, package_version
 from experiments.config import ConfigError
@@ -32,6 +33,10 @@ CONFIGURATION = (
 """Of :meth:`experiments.cells.Cell.resolved`, what a file asks for. The code of plug-ins is what is being checked."""
 
 
+Figure = Annotated[float, Field(strict=True, ge=0, le=1e15, allow_inf_nan=False)]
+"""Of a run; larger ones cannot be, and their sums would have no end."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,7 +46,7 @@ class SeedFigures(_Part):
 
     trace: str
     """The trace's hash."""
-    metrics: dict[str, FiniteFloat | None]
+    metrics: dict[str, Figure | None]
     """By :attr:`experiments.regress.metrics.Metric.name`; ``None`` where nothing was measured."""
 
 
@@ -81,6 +86,16 @@ class Baseline(_Part):
     package: str
     """Version of prefillsim that made it."""
     cells: tuple[CellFigures, ...]
+
+    @field_validator("cells")
+    @classmethod
+    def _each_once(cls, cells: tuple[CellFigures, ...]) -> tuple[CellFigures, ...]:
+        keys = [cell.key for cell in cells]
+        if len(set(keys)) < len(keys):
+            raise ValueError(
+                f"{next(cell.name for i, cell in enumerate(cells) if cell.key in keys[:i])} is there twice"
+            )
+        return cells
 
     def by_key(self) -> dict[bytes, CellFigures]:
         """Return the cells by what tells them apart."""
@@ -149,13 +164,26 @@ def read_baseline(path: Path) -> Baseline | None:
         ConfigError: if it is none.
     """
     try:
-        return Baseline.model_validate_json(path.read_bytes())
+        content = path.read_bytes()
+        baseline = Baseline.model_validate_json(content)
+        json.loads(content, object_pairs_hook=_each_name_once)
     except FileNotFoundError:
         return None
     except ValidationError as e:
         first = e.errors()[0]
         at = ".".join(map(str, first["loc"]))
-        raise ConfigError(
-            f"{path} is not a baseline of this version of prefillsim ({at + ': ' if at else ''}{first['msg']}); "
-            "--update writes it anew"
-        ) from None
+        wrong = f"{at + ': ' if at else ''}{first['msg'].removeprefix('Value error, ')}"
+    except ValueError as e:
+        wrong = str(e)
+    else:
+        return baseline
+    raise ConfigError(f"{path} is not a baseline of this version of prefillsim ({wrong}); --update writes it anew")
+
+
+def _each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse what the two sides of a merge leave behind where both are kept: the later would count, without a word."""
+    names = dict(pairs)
+    if len(names) < len(pairs):
+        counted = Counter(name for name, _ in pairs)
+        raise ValueError(f"{json.dumps(counted.most_common(1)[0][0])} is there twice in one place")
+    return names

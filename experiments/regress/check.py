@@ -229,6 +229,7 @@ def misfits(then: Baseline, now: Baseline, *, failed: bool = False) -> list[str]
         sentences.append(f"the baseline has {_named(gone)}, which the file no longer asks for")
     seeds: list[str] = []
     traces: list[str] = []
+    figures: dict[str, list[str]] = {}
     changed: dict[str, dict[str, None]] = {}
     for key in before.keys() & after.keys():
         old, cell = before[key], after[key]
@@ -236,14 +237,19 @@ def misfits(then: Baseline, now: Baseline, *, failed: bool = False) -> list[str]
             seeds.append(cell.name)
         for name, _ in old.configuration.items() ^ cell.configuration.items():
             changed.setdefault(name.replace("_", " "), {})[cell.name] = None
-        if any(old.seeds[s].trace != cell.seeds[s].trace for s in old.seeds.keys() & cell.seeds.keys()):
+        both = old.seeds.keys() & cell.seeds.keys()
+        if any(old.seeds[s].trace != cell.seeds[s].trace for s in both):
             traces.append(cell.name)
+        for figure in {figure for s in both for figure in old.seeds[s].metrics.keys() ^ cell.seeds[s].metrics.keys()}:
+            figures.setdefault(figure, []).append(cell.name)
     if seeds:
         sentences.append(f"the baseline has other seeds of {_named(sorted(seeds))}")
     for part, names in sorted(changed.items()):
         sentences.append(f"{part}: the configuration of {_named(sorted(names))} is not that of the baseline")
     if traces:
         sentences.append(f"the requests of {_named(sorted(traces))} are not those of the baseline")
+    for figure, cells in sorted(figures.items()):
+        sentences.append(f"baseline and runs do not both have {figure} of every seed of {_named(sorted(cells))}")
     return sentences
 
 

@@ -290,6 +290,30 @@ def test_a_check_that_ends_early_promises_nothing(
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (r'"1": (\{.*\})', r'"1": \1,\n    "1": \1', '"1" is there twice in one place'),
+        (r'"policy": "fcfs\+full"', '"policy": "vllm-default"', "cells: vllm-default on mixed:arrivals=all-at-once is"),
+        (r'"goodput": [\d.]+', '"goodput": 1e308', "cells.0.seeds.0.metrics.goodput: Input should be less than"),
+        (r'"goodput": [\d.]+', '"goodput": -1', "cells.0.seeds.0.metrics.goodput: Input should be greater than"),
+        (r'"goodput": ([\d.]+)', r'"goodput": "\1"', "cells.0.seeds.0.metrics.goodput: Input should be a valid number"),
+        (r'"goodput": [\d.]+', '"goodput": NaN', "cells.0.seeds.0.metrics.goodput: Input should be"),
+        (r"^(?s:.*)$", "", "Invalid JSON"),
+    ],
+)
+@pytest.mark.usefixtures("at_once")
+def test_what_edits_and_merges_leave_of_a_baseline(cli: Cli, old: str, new: str, said: str) -> None:
+    path = Path("runs.baseline.json")
+    path.write_text(re.sub(old, new, path.read_text(), count=1))
+    done = cli("regress", "runs.toml")
+    assert done.code == 2
+    assert done.err.startswith("prefillsim: runs.baseline.json is not a baseline of this version of prefillsim (")
+    assert said in done.err
+    assert done.err.endswith("--update writes it anew\n")
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["nowhere.toml"], "nowhere.toml: there is no such file"),

@@ -168,6 +168,15 @@ def test_the_interval_is_that_of_the_differences(pairs: list[Any]) -> None:
             assert row.now == pytest.approx(sum(b for a, b in pairs if None not in (a, b)) / len(differences))
 
 
+def test_a_figure_that_only_one_side_has_does_not_fit() -> None:
+    """A line edited by hand or by a merge must not take a figure out of the check."""
+    full, less = one(METRICS[0], [1.0, 2.0]), one(METRICS[1], [1.0, 2.0])
+    assert misfits(full, less) == [
+        "baseline and runs do not both have attainment of every seed of p on t",
+        "baseline and runs do not both have goodput of every seed of p on t",
+    ]
+
+
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_what_is_no_longer_measured_is_worse(metric: Metric) -> None:
     assert verdict(metric, [(1.0, 1.0), (1.0, None)], 50) == "worse"
