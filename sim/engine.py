@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any
 
-import numpy as np
 import simpy
 
 from costmodels.base import CostModel, CostModelError
@@ -23,6 +22,7 @@ from policies.views import BatchView, Candidate, Grant, LoadView, RequestView, S
 from sim.collecting import young_only
 from sim.deadlines import AddedUp
 from sim.decoding import Decoding
+from sim.departures import Departures
 from sim.gate import Gate
 from sim.inbox import Inbox
 from sim.kvcache import KVCache, NullCache
@@ -32,12 +32,10 @@ from sim.numbers import as_list
 from sim.objectives import Objectives
 from sim.paging import ENDING, Paging, Victim
 from sim.records import CHUNK_COLUMNS, LoggedRun, RunLog, pack_step
+from sim.stretches import STRETCH_MIN, Stretches
 from sim.tandem import Tandem
 from sim.views import request_views
 from traces.schema import Trace
-
-STRETCH_MIN = 12
-"""Shorter decode-only stretches are cheaper step by step than as arrays."""
 
 
 class Engine:
@@ -85,10 +83,6 @@ class Engine:
                 f"pipeline parallelism is simulated for requests with one output token, but one here has {longest}"
             )
         self._observers = policy.observers
-        self._stretches = stretch and not self._observers
-        # Batches in flight, or on their way through a pipeline, whose requests have not left yet, with the time when
-        # they do.
-        self._in_flight: deque[tuple[int, list[int]]] = deque()
         # Memory that holds no blocks of running requests has room to work for one of them.
         one_at_a_time = self.cache.tracks and not self.cache.paged
         seats = policy.chunking.seat_limit(1 if one_at_a_time else self.limits.max_num_seqs)
@@ -100,11 +94,17 @@ class Engine:
         self._computed = [0] * len(trace)
         self._prefilling: list[RequestView] = []
         self._paging = Paging(self.cache, self._goals, self._computed, self._deep) if self.cache.paged else None
+        self._departures = Departures(self._totals, self.cache, self._paging, inbox, self._deep)
         # Waiting requests whose place in the queue depends on what is cached.
         self._watched: set[int] = set()
         self._gate = Gate(policy, self.cache, self.limits.max_model_len, self._totals, self.log)
         self._decoding = Decoding(self._totals)
         self._due = AddedUp(trace.output_tokens.tolist()) if policy.chunking.cumulative else None
+        self._stretches = None
+        if stretch and not self._observers:
+            self._stretches = Stretches(
+                self.log, cost, self.predictor, self._decoding, self.queue, self._paging, self._deep
+            )
         self.process = env.process(self._run())
 
     def _run(self) -> Generator[simpy.Event, Any, None]:
@@ -137,7 +137,8 @@ class Engine:
         departing = caching or self._inbox is not None or deep
         # Neither memory nor replicas nor a pipeline: an engine that asks for them once a step, not one by one.
         plain = not departing and self._tandem is None
-        inbox, tandem, in_flight = self._inbox, self._tandem, self._in_flight
+        inbox, tandem, departures = self._inbox, self._tandem, self._departures
+        in_flight = departures.in_flight
         views = inbox or request_views(self.trace, self.objectives)
         coming = next(views)
         next_arrival = coming[1] if inbox is None else inbox.due
@@ -159,10 +160,7 @@ class Engine:
                     coming = next(inbox)
                     next_arrival = inbox.due
             while in_flight and in_flight[0][0] <= now:
-                if deep:
-                    seats += self._depart(*in_flight.popleft())
-                else:
-                    self._leave(*in_flight.popleft())
+                seats += departures.leave_next()
                 blocked = False
             while ended and ended[0][0] <= now:
                 self._observe(ended.popleft()[1])
@@ -241,7 +239,7 @@ class Engine:
                 if tokens > FAR or (cap is not None and cap < 1):
                     raise self._refusal(grant, now)
             elif (
-                stretches
+                stretches is not None
                 and next_arrival != too_near
                 and finishes[0] >= (step + STRETCH_MIN) * size
                 # Where evictions or time change who is next, somebody may fit whom a stretch would pass over.
@@ -251,7 +249,7 @@ class Engine:
             ):
                 until = next_arrival if inbox is None else min(next_arrival, quiet_until)
                 begin = last_end if last_end > now else now
-                elapsed, last, passed = self._stretch(now, begin, step, n, context, height, min(until, horizon))
+                elapsed, last, passed = stretches.advance(now, begin, step, n, context, height, min(until, horizon))
                 if passed:
                     now = left_at = begin + elapsed
                     if deep:
@@ -266,13 +264,13 @@ class Engine:
                 if paging is not None:
                     closed = False
                     need = paging.crossing[step % paging.block]
-                    plan = self._plan(tokens, prefills, cap, remaining) if started and tokens > 0 else None
+                    plan = paging.plan(prefilling[:prefills], tokens, cap) if started and tokens > 0 else None
                     if need + (sum(map(cache.missing, plan, plan.values())) if plan else 0) > cache.free:
                         victims = paging.squeeze(step, plan or {})
                         if victims:
                             lost, lost_context = self._preempt(victims, step)
                             if deep:
-                                seats += self._hurry(victims)
+                                seats += departures.hurry(victims)
                             n -= lost
                             context -= lost_context
                             height = step - 1 - tallest.least(step) if n else 0
@@ -419,21 +417,12 @@ class Engine:
                     context += goals[i]
                 done.clear()
             if leaving:
-                if deep and left_at > now:
-                    seats -= len(leaving)
-                    if paging is not None:
-                        paging.end(leaving, step)
-                    in_flight.append((left_at, leaving.copy()))
-                    leaving.clear()
-                    continue
-                if paging is not None:
-                    leaving[:] = paging.leave(leaving)
-                if tandem is not None and left_at > now:
-                    in_flight.append((left_at, leaving.copy()))
-                    leaving.clear()
+                if left_at > now:
+                    seats -= departures.leave_later(left_at, leaving, step)
                 else:
-                    self._leave(left_at, leaving)
+                    departures.leave(left_at, leaving)
                     blocked = False
+                leaving = []
         if now >= FAR:
             raise self._too_long()
         now = max(now, last_end)
@@ -441,11 +430,8 @@ class Engine:
             self._observe(ended.popleft()[1])
         if in_flight:
             now = max(now, in_flight[-1][0])
-            while in_flight:
-                if deep:
-                    self._depart(*in_flight.popleft())
-                else:
-                    self._leave(*in_flight.popleft())
+        while in_flight:
+            departures.leave_next()
         if now > env.now:
             yield env.timeout(now - env.now)
 
@@ -495,18 +481,6 @@ class Engine:
             cache.prefetch(head, self._goals[head], now)
         return stall
 
-    def _plan(self, tokens: int, prefills: int | None, cap: int | None, remaining: list[int]) -> dict[int, int]:
-        """Return how many tokens the started prefills will have computed, by request, those that get some."""
-        plan: dict[int, int] = {}
-        for view in self._prefilling[:prefills]:
-            if tokens <= 0:
-                break
-            i = view.number
-            c = min(remaining[i], tokens, FAR if cap is None else cap)
-            plan[i] = self._computed[i] + c
-            tokens -= c
-        return plan
-
     def _preempt(self, victims: list[Victim], step: int) -> tuple[int, int]:
         """Put preempted requests back into the queue, before all others and in their order.
 
@@ -535,72 +509,10 @@ class Engine:
                 self._due.drop(self._decoding.entries(), running, deadline_of)
         return len(gone), context
 
-    def _hurry(self, victims: list[Victim]) -> int:
-        """Let preempted requests whose last token is in flight hold nothing any more; return how many there are."""
-        ending = {view.number for view, decoded in victims if decoded == ENDING}
-        if ending:
-            at, leaving = self._in_flight[-1]
-            leaving[:] = [i for i in leaving if i not in ending]
-            self._in_flight[-1] = (at, leaving)
-            if self._inbox is not None:
-                self._inbox.left(at, sorted(ending))
-        return len(ending)
-
-    def _depart(self, at: int, leaving: list[int]) -> int:
-        """Let requests go whose last step has ended, and return how many seats that frees."""
-        if self._paging is not None:
-            leaving = self._paging.leave(leaving)
-        freed = len(leaving)
-        self._leave(at, leaving)
-        return freed
-
-    def _leave(self, at: int, leaving: list[int]) -> None:
-        """Give back the blocks of requests that have finished ``at`` a time, in this order."""
-        if self.cache.tracks:
-            for i in leaving:
-                self.cache.finish(i, self._totals[i] - 1)
-        if self._inbox is not None:
-            self._inbox.left(at, leaving)
-        leaving.clear()
-
     def _load(self, now: int, step: int, n: int, context: int) -> LoadView:
         """Return the engine as an admission sees it."""
         height = step - 1 - self._decoding.tallest.least(step) if n else 0
         return LoadView(now, n, context, height, len(self._prefilling), self.queue.size)
-
-    def _stretch(
-        self, now: int, begin: int, step: int, n: int, context: int, height: int, until: int
-    ) -> tuple[int, int, int]:
-        """Advance decode-only steps, the first decided ``now``, to the next finish or the first decision at ``until``.
-
-        Returns:
-            The time from ``begin``, when the first starts, to the end of the last; what the last takes of it; and the
-            number of steps. All 0 where too few fit to be worth it.
-        """
-        log, cost = self.log, self.cost
-        first = cost.step_ns(n, context, height, 0, 0, 0)
-        if first < 1 or until - begin < STRETCH_MIN * first:
-            return 0, 0, 0
-        # Steps do not get shorter as contexts grow, so no more than this fit before the next event; a step decided
-        # while another is in flight is decided when that one starts, so one more is decided before the event.
-        most = min(self._decoding.finishes[0] // len(self.trace) - step + 1, -((begin - until) // first) + self._deep)
-        if self._paging is not None:
-            most, _ = self._paging.steps_that_fit(step, most)
-            if most < STRETCH_MIN:
-                return 0, 0, 0
-        run = np.asarray(cost.decode_run_ns(n, context, height, most), dtype=np.int64)
-        ends = np.cumsum(run)
-        taken = min(most, int(np.searchsorted(ends, until - begin, side="left")) + 1 + self._deep)
-        if self._deep:
-            log.decided.append(now)
-        log.steps += pack_step(begin, n, context, height, 0, 0, 0, self.queue.size, 0, 0, taken)
-        log.durations.frombytes(run[:taken].tobytes())
-        if self._paging is not None:
-            log.kv_blocks.extend(self._paging.take_run(step, taken))
-        if self.predictor is not cost:
-            believed = np.asarray(self.predictor.decode_run_ns(n, context, height, taken), dtype=np.int64)
-            log.predicted.frombytes(believed.tobytes())
-        return int(ends[taken - 1]), int(run[taken - 1]), taken
 
     def tables(self) -> LoggedRun:
         """Return the tables of a run that has ended."""

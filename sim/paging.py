@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
 from policies.views import RequestView
 from sim.kvcache import KVCache
+from sim.least import FAR
 
 ENDING = 0
 """The outputs of a victim whose last token is on its way, so that it needs none any more."""
@@ -104,6 +105,22 @@ class Paging:
         in_use = list(accumulate((one_round * -(-steps // self.block))[:steps], initial=used))
         self.cache.take(in_use[-1] - used)
         return in_use[1:]
+
+    def plan(self, prefilling: Iterable[RequestView], tokens: int, cap: int | None) -> dict[int, int]:
+        """Return how many tokens started prefills will have computed, by request, when ``tokens`` are handed out.
+
+        They are served in order, each with at most ``cap``; those that get none are missing.
+        """
+        plan: dict[int, int] = {}
+        for view in prefilling:
+            if tokens <= 0:
+                break
+            i = view.number
+            before = self.computed[i]
+            c = min(self.goals[i] - before, tokens, FAR if cap is None else cap)
+            plan[i] = before + c
+            tokens -= c
+        return plan
 
     def squeeze(self, step: int, chunks: Mapping[int, int]) -> list[Victim]:
         """Find the blocks of a step that needs more than are free, as vLLM does.

@@ -8,8 +8,9 @@ import pytest
 from costmodels import CostModel, LinearCost
 from policies import BatchView, Chunking, Grant, Policy, parse_policy
 from policies.ordering.fcfs import Fcfs
-from sim.engine import STRETCH_MIN, simulate
+from sim.engine import simulate
 from sim.limits import Limits
+from sim.stretches import STRETCH_MIN
 from tests.engine.compare import assert_same_run
 from tests.engine.costs import GrowingCost
 from traces import Trace

@@ -12,6 +12,7 @@ from tests.mutation.mutant import (
 
 ENGINE, RECORDS, DECODING, LEAST = "sim/engine.py", "sim/records.py", "sim/decoding.py", "sim/least.py"
 GATE, BATCHES, VIEWS = "sim/gate.py", "sim/batches.py", "sim/views.py"
+DEPARTURES, STRETCHES = "sim/departures.py", "sim/stretches.py"
 
 MUTANTS = [
     Mutant(
@@ -23,8 +24,8 @@ MUTANTS = [
     ),
     Mutant(
         ENGINE,
-        "self._prefilling[:prefills]:",
-        "self._prefilling:",
+        "paging.plan(prefilling[:prefills], tokens",
+        "paging.plan(prefilling, tokens",
         "blocks are planned for granted prefills alone",
         TWO_PREFILLS,
     ),
@@ -57,23 +58,23 @@ MUTANTS = [
         DENOMINATOR,
     ),
     Mutant(
-        ENGINE,
-        "                self.cache.finish(i, self._totals[i] - 1)",
+        DEPARTURES,
+        "                self._cache.finish(i, self._totals[i] - 1)",
         "                pass",
         "a finished request gives its blocks back",
         FREE,
     ),
     Mutant(
         ENGINE,
-        "                    seats += self._depart(*in_flight.popleft())",
-        "                    self._depart(*in_flight.popleft())",
+        "seats += departures.leave_next()",
+        "departures.leave_next()",
         "a seat is free again when its request has gone",
         RESTORE,
     ),
     Mutant(
         ENGINE,
-        "seats += self._hurry(victims)",
-        "self._hurry(victims)",
+        "seats += departures.hurry(victims)",
+        "departures.hurry(victims)",
         "a victim in flight gives back its seat",
         RESTORE,
     ),
@@ -132,7 +133,7 @@ MUTANTS = [
     ),
     Mutant(ENGINE, "context -= totals[i] - 1\n", "context -= totals[i]\n", "who leaves takes its context away"),
     Mutant(
-        ENGINE,
+        STRETCHES,
         'until - begin, side="left")',
         'until - begin, side="right")',
         "a stretch ends at the first step that sees an event",
