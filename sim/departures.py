@@ -1,0 +1,74 @@
+"""How requests leave a replica: at the end of their last step, which may still be in flight when it is counted."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from sim.inbox import Inbox
+from sim.kvcache import KVCache
+from sim.paging import ENDING, Paging, Victim
+
+
+class Departures:
+    """Gives back what finished requests hold: blocks, places in the running list, and their weight on the router.
+
+    Deciding ``ahead``, a request keeps all this, and its seat, until its last token is there. A batch on its
+    way through a pipeline keeps its blocks and that weight, no more. ``totals[i]`` are the prompt and output tokens of
+    request ``i``.
+    """
+
+    def __init__(
+        self, totals: list[int], cache: KVCache, paging: Paging | None, inbox: Inbox | None, ahead: bool
+    ) -> None:
+        self._totals, self._cache, self._paging, self._inbox, self._ahead = totals, cache, paging, inbox, ahead
+        self.in_flight: deque[tuple[int, list[int]]] = deque()
+        """Requests that have finished in batches under way, with the time when these end, in order."""
+
+    def leave(self, at: int, leaving: list[int]) -> None:
+        """Let requests go that have finished ``at`` a time."""
+        if self._paging is not None:
+            leaving = self._paging.leave(leaving)
+        self._give_back(at, leaving)
+
+    def leave_later(self, at: int, leaving: list[int], step: int) -> int:
+        """Let requests go when the batch of their last token ends ``at`` a time; ``step`` is the next one.
+
+        Returns:
+            How many seats they keep until then.
+        """
+        seats = 0
+        if self._ahead:
+            seats = len(leaving)
+            if self._paging is not None:
+                self._paging.end(leaving, step)
+        elif self._paging is not None:
+            leaving = self._paging.leave(leaving)
+        self.in_flight.append((at, leaving))
+        return seats
+
+    def leave_next(self) -> int:
+        """Let the requests of the next batch in flight go, which has ended; return how many seats that frees."""
+        at, leaving = self.in_flight.popleft()
+        if not self._ahead:
+            self._give_back(at, leaving)
+            return 0
+        self.leave(at, leaving)
+        return len(leaving)
+
+    def hurry(self, victims: Iterable[Victim]) -> int:
+        """Let preempted requests whose last token is in flight hold nothing any more; return how many there are."""
+        ending = {view.number for view, decoded in victims if decoded == ENDING}
+        if ending:
+            at, leaving = self.in_flight[-1]
+            self.in_flight[-1] = (at, [i for i in leaving if i not in ending])
+            if self._inbox is not None:
+                self._inbox.left(at, sorted(ending))
+        return len(ending)
+
+    def _give_back(self, at: int, leaving: Iterable[int]) -> None:
+        if self._cache.tracks:
+            for i in leaving:
+                self._cache.finish(i, self._totals[i] - 1)
+        if self._inbox is not None:
+            self._inbox.left(at, leaving)
