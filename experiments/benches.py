@@ -22,7 +22,8 @@ from gpu_runner.validate.stored import STEP_FEATURES
 from sim.engine import simulate
 from sim.limits import Limits
 from sim.memory import Memory
-from sim.records import FINISHED, LoggedRun, Tables
+from sim.records import FINISHED, Tables
+from sim.tables import LoggedRun
 from traces.schema import Segments, Trace
 
 

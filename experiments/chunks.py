@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.records import Columns, pauses_of
+from sim.gaps import pauses_of
+from sim.records import Columns
 from sim.store import StoredRun
 
 

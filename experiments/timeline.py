@@ -15,7 +15,8 @@ import numpy as np
 
 from experiments.chunks import chunks_of
 from experiments.recorded import Recorded
-from sim.records import FINISHED, OUTCOMES, Columns, pauses_of
+from sim.gaps import pauses_of
+from sim.records import FINISHED, OUTCOMES, Columns
 from traces.schema import IntArray
 
 Event = dict[str, Any]

@@ -23,8 +23,9 @@ from gpu_runner.replay import Progress, Sent, objective_arguments
 from policies.units import NS
 from sim.metrics import Summary, summarise
 from sim.objectives import Objectives
-from sim.records import FINISHED, NO_PREEMPTIONS, NULL, REJECTED, UNFINISHED, Columns, RunLog, request_table, step_table
+from sim.records import FINISHED, NO_PREEMPTIONS, NULL, REJECTED, UNFINISHED, Columns, RunLog
 from sim.store import atomic_write
+from sim.tables import request_table, step_table
 from traces.schema import Trace
 
 TOKENS = "tokens.parquet"

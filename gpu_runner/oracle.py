@@ -32,7 +32,7 @@ from gpu_runner.model import tiny_llama
 from gpu_runner.prompts import prompt_ids
 from gpu_runner.replay import objective_arguments
 from gpu_runner.scheduler import PolicyScheduler
-from sim.records import LoggedRun
+from sim.tables import LoggedRun
 from traces.schema import Trace
 
 VOCAB = 1 << 20

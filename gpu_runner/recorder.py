@@ -11,7 +11,8 @@ import numpy as np
 
 from gpu_runner.identity import Batch
 from policies.views import RequestView
-from sim.records import FINISHED, NULL, REJECTED, UNFINISHED, LoggedRun, RunLog, integers, pack_step
+from sim.records import FINISHED, NULL, REJECTED, UNFINISHED, RunLog, integers, pack_step
+from sim.tables import LoggedRun
 from traces.schema import Trace
 
 

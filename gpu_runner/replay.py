@@ -13,8 +13,9 @@ from gpu_runner.clock import Clock
 from gpu_runner.prompts import prompt_array
 from gpu_runner.settings import KEY
 from policies.units import MS, NS
-from sim.records import NULL, REJECTED, LoggedRun, RunLog, integers
+from sim.records import NULL, REJECTED, RunLog, integers
 from sim.stats import percentiles
+from sim.tables import LoggedRun
 from traces.schema import IntArray, Trace
 
 PER_REQUEST = ("outcome", "first_token", "finished", "cached", "visible")

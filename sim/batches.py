@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.records import Columns, Tables, last_token_steps, pauses_of, token_spans
+from sim.gaps import last_token_steps, pauses_of, token_spans
+from sim.records import Columns, Tables
 from sim.replicas import first_token_steps
 from traces.schema import IntArray
 

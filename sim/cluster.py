@@ -26,8 +26,9 @@ from sim.least import FAR
 from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
-from sim.records import NULL, Columns, LoggedRun
+from sim.records import NULL, Columns
 from sim.routers import ClusterError, Replica, make_router
+from sim.tables import LoggedRun
 from sim.views import request_views
 from traces.schema import IntArray, Trace
 

@@ -31,8 +31,9 @@ from sim.limits import Limits
 from sim.numbers import as_list
 from sim.objectives import Objectives
 from sim.paging import ENDING, Paging, Victim
-from sim.records import CHUNK_COLUMNS, LoggedRun, RunLog, pack_step
+from sim.records import CHUNK_COLUMNS, RunLog, pack_step
 from sim.stretches import STRETCH_MIN, Stretches
+from sim.tables import LoggedRun
 from sim.tandem import Tandem
 from sim.views import request_views
 from traces.schema import Trace

@@ -12,19 +12,9 @@ from numpy.typing import NDArray
 
 from costmodels.energy import EnergyModel, energy_summary
 from policies.units import FOREVER_NS, MS, NS
+from sim.gaps import last_token_steps, pauses_of, token_spans
 from sim.objectives import Objectives
-from sim.records import (
-    FINISHED,
-    NO_PREEMPTIONS,
-    NULL,
-    REDIRECTED,
-    REJECTED,
-    UNFINISHED,
-    Columns,
-    last_token_steps,
-    pauses_of,
-    token_spans,
-)
+from sim.records import FINISHED, NO_PREEMPTIONS, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns
 from sim.replicas import by_replica
 from sim.stats import jain, percentiles, weighted_percentile
 from traces.schema import IntArray

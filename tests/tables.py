@@ -9,7 +9,7 @@ from sim.records import NO_PREEMPTIONS, Columns
 
 @dataclass(frozen=True)
 class RunTables:
-    """The same tables as a :class:`sim.records.LoggedRun`, there already."""
+    """The same tables as a :class:`sim.tables.LoggedRun`, there already."""
 
     requests: Columns
     steps: Columns

@@ -11,7 +11,8 @@ from experiments.chunks import chunks_of
 from experiments.output import number
 from experiments.recorded import Recorded
 from policies.units import MS, NS
-from sim.records import FINISHED, NULL, Columns, pauses_of
+from sim.gaps import pauses_of
+from sim.records import FINISHED, NULL, Columns
 
 MOST_CHUNKS = 12
 """Chunks that are told one by one."""

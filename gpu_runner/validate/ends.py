@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from gpu_runner.validate.tolerances import FIGURES, SPREADS, STATISTICS, Tolerances, ValidationError
 from policies.units import MS, NS
+from sim.gaps import last_token_steps, pauses_of, token_spans
 from sim.metrics import met
 from sim.objectives import Objectives
-from sim.records import FINISHED, NULL, UNFINISHED, Columns, last_token_steps, pauses_of, token_spans
+from sim.records import FINISHED, NULL, UNFINISHED, Columns
 from sim.replicas import by_replica, first_token_steps
 
 FloatArray = NDArray[np.float64]

@@ -19,7 +19,7 @@ from sim.inbox import Inbox
 from sim.kvcache import KVCache
 from sim.limits import Limits
 from sim.objectives import Objectives
-from sim.records import LoggedRun
+from sim.tables import LoggedRun
 from sim.views import request_views
 from traces.schema import IntArray, Trace
 

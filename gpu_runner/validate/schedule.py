@@ -13,7 +13,8 @@ from policies.base import Policy
 from sim.kvcache import KVCache
 from sim.limits import Limits
 from sim.objectives import Objectives
-from sim.records import NULL, LoggedRun
+from sim.records import NULL
+from sim.tables import LoggedRun
 from traces.schema import Trace
 
 

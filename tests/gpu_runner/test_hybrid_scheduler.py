@@ -20,7 +20,8 @@ from policies.spec import parse_policy
 from sim.engine import simulate
 from sim.limits import Limits
 from sim.memory import Memory
-from sim.records import FINISHED, REJECTED, LoggedRun
+from sim.records import FINISHED, REJECTED
+from sim.tables import LoggedRun
 from tests.gpu_runner.hybrid_host import FakeHybrid
 from tests.seeded import cases, pick, whole
 from traces import Segments, Trace

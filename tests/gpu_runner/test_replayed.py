@@ -18,7 +18,7 @@ from sim.engine import simulate
 from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
-from sim.records import LoggedRun
+from sim.tables import LoggedRun
 from traces.schema import Trace
 from traces.synthetic import generate
 

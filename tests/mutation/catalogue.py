@@ -47,7 +47,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "sim/objectives.py": ("sim/test_objectives_deadline.py", *METRICS),
     "sim/window.py": ("sim/test_objectives_deadline.py", "sim/test_window.py"),
     "sim/stats.py": ("sim/test_percentile_halves.py", "sim/test_stats_series.py", "sim/test_stats.py"),
-    "sim/records.py": ("sim/test_metrics_reference.py", *ENGINE),
+    "sim/tables.py": ("sim/test_metrics_reference.py", *ENGINE),
+    "sim/gaps.py": ("sim/test_metrics_reference.py", *ENGINE),
     "sim/": ENGINE,
 }
 """By the beginning of a file's path, the test modules that are run in this order until one fails; the longest wins."""

@@ -10,7 +10,8 @@ from tests.mutation.mutant import (
     Mutant,
 )
 
-ENGINE, RECORDS, DECODING, LEAST = "sim/engine.py", "sim/records.py", "sim/decoding.py", "sim/least.py"
+ENGINE, DECODING, LEAST = "sim/engine.py", "sim/decoding.py", "sim/least.py"
+TABLES, GAPS = "sim/tables.py", "sim/gaps.py"
 GATE, BATCHES, VIEWS = "sim/gate.py", "sim/batches.py", "sim/views.py"
 DEPARTURES, STRETCHES = "sim/departures.py", "sim/stretches.py"
 
@@ -37,21 +38,21 @@ MUTANTS = [
         FIRST_TOKEN,
     ),
     Mutant(
-        RECORDS,
+        TABLES,
         "np.where(first >= 0, last - first + 1 - paused, 0)",
         "np.where(first >= 0, last - first - paused, 0)",
         "the first token is an output",
         FIRST_TOKEN,
     ),
     Mutant(
-        RECORDS,
+        GAPS,
         "counts = np.where(first >= 0, last - first, 0)",
         "counts = np.where(first >= 0, last - first + 1, 0)",
         "one gap less than tokens",
         DENOMINATOR,
     ),
     Mutant(
-        RECORDS,
+        GAPS,
         "(ends[steps[-1]] - ends[steps[0]]) / len(between)",
         "(ends[steps[-1]] - ends[steps[0]]) / len(steps)",
         "one gap less than tokens, after a preemption too",
@@ -93,14 +94,14 @@ MUTANTS = [
         CLOCK,
     ),
     Mutant(
-        RECORDS,
+        TABLES,
         "ttft = np.where(first >= 0, first_ns - arrival, NULL)",
         'ttft = np.where(first >= 0, first_ns - _at(steps["start_ns"], visible), NULL)',
         "TTFT counts from the arrival, not from the step that saw it",
         CLOCK,
     ),
     Mutant(
-        RECORDS,
+        TABLES,
         "finished_ns - arrival, NULL)",
         'finished_ns - _at(steps["start_ns"], started), NULL)',
         "JCT counts from the arrival, not from the start",
@@ -175,10 +176,10 @@ MUTANTS = [
         "return own.tolist()",
         "the run's objectives stand in for missing ones",
     ),
-    Mutant(RECORDS, "position = 0.99 * (size - 1)", "position = 0.99 * size", "P99 is numpy's linear percentile"),
-    Mutant(RECORDS, 'columns["decode_context_max"] += within\n', "pass\n", "contexts grow within a stretch"),
+    Mutant(GAPS, "position = 0.99 * (size - 1)", "position = 0.99 * size", "P99 is numpy's linear percentile"),
+    Mutant(TABLES, 'columns["decode_context_max"] += within\n', "pass\n", "contexts grow within a stretch"),
     Mutant(
-        RECORDS,
+        TABLES,
         'aged = steps["exception"][chunks["step"]]',
         'aged = 1 - steps["exception"][chunks["step"]]',
         "aged chunks are those in exceptional steps",

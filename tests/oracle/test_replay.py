@@ -18,8 +18,9 @@ from gpu_runner.settings import KEY
 from sim.batches import batch_table
 from sim.metrics import summarise
 from sim.objectives import Objectives
-from sim.records import FINISHED, REJECTED, LoggedRun
+from sim.records import FINISHED, REJECTED
 from sim.store import read_run, write_run
+from sim.tables import LoggedRun
 from traces import Segments, Trace
 
 MS = 1_000_000

@@ -14,10 +14,11 @@ from costmodels.prefill import PipelineCost
 from policies import PolicySpec
 from sim.cluster import simulate_cluster
 from sim.engine import simulate
+from sim.gaps import token_gaps
 from sim.limits import Limits
 from sim.memory import Memory
 from sim.objectives import Objectives
-from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, Tables, token_gaps
+from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, Tables
 from sim.routers import ROUTERS
 from tests.seeded import built, pick, seeded
 from tests.tables import RunTables

@@ -7,9 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from sim.gaps import token_gaps
 from sim.metrics import met, summarise
 from sim.objectives import ObjectiveError, Objectives
-from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns, token_gaps
+from sim.records import FINISHED, NULL, REDIRECTED, REJECTED, UNFINISHED, Columns
 from tests.seeded import built, cases, either, maybe, pick, whole, wide
 
 
