@@ -85,7 +85,7 @@ def executor_of(where: str | None, jobs: int | None, cells: Sequence[Cell]) -> A
         jobs = cores() if sum(cell.requests for cell in cells) > WORTH_PROCESSES else 1
     if where == IN_PROCESS or (where is None and min(jobs or 1, len(cells)) <= 1):
         return nullcontext(InProcess())
-    return nullcontext(Processes(max(1, min(jobs or cores(), len(cells)))))
+    return nullcontext(Processes(jobs or cores()))
 
 
 def run_cells(cells: Sequence[Cell], folder: Path, executor: Executor) -> Iterator[CellResult]:
@@ -125,7 +125,7 @@ class InProcess:
 
 
 class Processes:
-    """Processes on this machine."""
+    """Processes on this machine, no more than there are cells left."""
 
     tries_alone = DEATHS - 1
 
@@ -163,8 +163,9 @@ class Processes:
 
     def _results(self, cells: list[Cell], folder: Path, owner: str) -> Iterator[CellResult]:
         shared = provenance()
-        tasks = ((task, folder, shared, owner) for task in tasks_of(cells, self.jobs))
-        for results in outcomes(_run_task, tasks, self.jobs):
+        jobs = min(self.jobs, len(cells))
+        tasks = ((task, folder, shared, owner) for task in tasks_of(cells, jobs))
+        for results in outcomes(_run_task, tasks, jobs):
             yield from results
 
 

@@ -32,17 +32,17 @@ atexit.register(_pools.clear)  # while the modules that it needs for this are st
 
 
 @contextmanager
-def begun(jobs: int | None, where: str | None = None) -> Iterator[None]:
+def begun(jobs: int | None, runs: int, where: str | None = None) -> Iterator[None]:
     """Start processes that the user has asked for while their work is being planned, and end them when it is done.
 
     Args:
         jobs: how many the user has asked for, if any.
+        runs: how many runs there are at most; more processes would find nothing to do.
         where: what ``--cluster`` says.
     """
-    if jobs is None or jobs < 2 or where not in (None, PROCESSES):
-        yield
-        return
-    _pool(jobs).submit(os.getpid)  # the first task starts all of them
+    early = 0 if jobs is None or where not in (None, PROCESSES) else min(jobs, runs)
+    if early > 1:
+        _pool(early).submit(os.getpid)  # the first task starts all of them
     try:
         yield
     except BaseException:

@@ -1,11 +1,15 @@
 """How cells are handed out: each once, those of a trace together, and the last in small pieces."""
 
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments import executors
 from experiments.config import ConfigError
 from experiments.executors import executor_of, tasks_of
 from experiments.sweep import run_sweep
@@ -40,6 +44,24 @@ def test_places_that_there_are_not(where: str, jobs: int | None, sentence: str) 
     with pytest.raises(ConfigError) as caught:
         executor_of(where, jobs, CELLS)
     assert sentence in str(caught.value)
+
+
+def test_no_more_processes_are_asked_for_than_there_are_cells_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_sweep(planned(), out=tmp_path / "out", jobs=1)
+    shutil.rmtree(whole.out / "cells" / whole.experiment.cells[0].key)
+    asked = []
+
+    def here(call: Callable[..., Any], tasks: Iterable[tuple[Any, ...]], jobs: int) -> Iterator[Any]:
+        asked.append(jobs)
+        return (call(*task) for task in tasks)
+
+    monkeypatch.setattr(executors, "outcomes", here)
+    run_sweep(planned({"seeds": 3}), out=tmp_path / "new", jobs=1000)
+    run_sweep(planned(), out=whole.out, resume=True, jobs=4)
+    run_sweep(planned(), out=whole.out, resume=True, jobs=4)
+    assert asked == [6, 1]
 
 
 def test_the_same_tables_in_process_and_in_processes(tmp_path: Any) -> None:
