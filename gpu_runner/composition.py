@@ -14,6 +14,21 @@ FAR = 1 << 62
 """A time that never comes."""
 
 
+class CommonLimit:
+    """The time between two tokens that requests allow, as long as all that have come allow the same."""
+
+    def __init__(self) -> None:
+        self.ns: int | None = FAR
+        """``FAR`` for no limit; ``None`` once they differ."""
+        self._first = True
+
+    def add(self, allowed_ns: int | None) -> None:
+        """Take what a request allows, ``None`` for no limit."""
+        limit = FAR if allowed_ns is None else allowed_ns
+        self.ns = limit if self._first or self.ns == limit else None
+        self._first = False
+
+
 class Running(NamedTuple):
     """The running requests when a step is decided."""
 
@@ -33,8 +48,7 @@ class Running(NamedTuple):
         Args:
             requests: in vLLM's order.
             deep: whether some may get their last token from a step in flight.
-            limit: the time between two tokens that every request allows, ``FAR`` for no limit; ``None`` where they
-                differ and each has to be looked at.
+            limit: see :attr:`CommonLimit.ns`; where that is ``None`` each request has to be looked at.
         """
         if deep:
             decoding = [r for r in requests if not r.is_prefill_chunk and not hooks.is_ending(r)]

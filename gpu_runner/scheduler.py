@@ -17,7 +17,7 @@ from gpu_runner import hooks
 from gpu_runner.added_up import added_up_ns
 from gpu_runner.allotment import NOTHING, Allotment
 from gpu_runner.clock import Clock
-from gpu_runner.composition import FAR, Chunk, Running, compose, compose_anew, prefills_of
+from gpu_runner.composition import FAR, Chunk, CommonLimit, Running, compose, compose_anew, prefills_of
 from gpu_runner.known import Known, known
 from gpu_runner.periods import Periods
 from gpu_runner.recorder import Recorder, Step
@@ -26,7 +26,7 @@ from gpu_runner.sound import sound_deadline, sound_grant, turned_away
 from gpu_runner.telemetry import Telemetry, open_telemetry
 from gpu_runner.waiting import WaitingQueue
 from gpu_runner.watch import CacheWatch
-from policies.base import Ordering, PolicyError
+from policies.base import Ordering
 from policies.views import BatchView, Candidate, Grant, LoadView, RequestView
 
 logger = logging.getLogger("vllm.prefillsim")
@@ -57,11 +57,14 @@ class PolicyScheduler(hooks.Scheduler):
         self.settings = Settings.of(self.vllm_config.additional_config)
         self.policy, self.predictor = self.settings.build()
         self._objectives = self.settings.objectives()
-        self._seats = self._checked_seats()
+        vllm = self.scheduler_config
+        self._seats = self.settings.seats(
+            self.policy.chunking, vllm.max_num_seqs, self.max_model_len, vllm.max_num_batched_tokens
+        )
         self.clock = Clock().now_ns
         ordering = self.policy.ordering
         self.waiting = WaitingQueue(ordering, self._may_start, self._fall_back)
-        self._deep = bool(self.scheduler_config.async_scheduling)
+        self._deep = bool(vllm.async_scheduling)
         self._choosing = type(ordering).choose is not Ordering.choose
         self._looks_at_cache = ordering.cache_aware or ordering.key_at_arrival or self._choosing
         self._watch = CacheWatch() if ordering.cache_aware and self.kv_cache_manager.enable_caching else None
@@ -84,27 +87,8 @@ class PolicyScheduler(hooks.Scheduler):
         self._steps = 0
         self._numbers: dict[str, Known] = {}
         self._rejected: list[Any] = []
-        # Times between two tokens that requests allow, as long as all are the same; None once they differ.
-        self._limit: int | None = FAR
-        self._limited = False
+        self._limit = CommonLimit()
         self._allotment: Allotment | None = Allotment(NOTHING)
-
-    def _checked_seats(self) -> int:
-        most, length = self.scheduler_config.max_num_seqs, self.max_model_len
-        chunking = self.policy.chunking
-        try:
-            seats = chunking.seat_limit(most)
-        except PolicyError as e:
-            raise SettingsError(f"policy {self.settings.policy}: {e}") from None
-        seats = most if seats is None else min(seats, most)
-        needed, budget = chunking.step_limit(seats, length), self.scheduler_config.max_num_batched_tokens
-        if needed > budget:
-            raise SettingsError(
-                f"policy {self.settings.policy} may put {needed} tokens into a step of {seats} requests of up to "
-                f"{length} tokens, but --max-num-batched-tokens is {budget}: raise it to {needed}, or lower "
-                "--max-num-seqs or --max-model-len"
-            )
-        return seats
 
     def add_request(self, request: Any) -> None:
         """Take a request as it arrives; the next step decides whether it is let in."""
@@ -140,7 +124,7 @@ class PolicyScheduler(hooks.Scheduler):
             if request_id not in self.requests:
                 self._forget(request_id)
         self.waiting.returned.clear()
-        running = Running.of(self.running, deep=self._deep, limit=self._limit)
+        running = Running.of(self.running, deep=self._deep, limit=self._limit.ns)
         seen = self._periods.expected_start(now)
         if self.policy.chunking.cumulative:
             running = running._replace(allowed_ns=added_up_ns(self.running, seen, deep=self._deep))
@@ -187,9 +171,7 @@ class PolicyScheduler(hooks.Scheduler):
                 if self._looks_at_cache or admission is not None:
                     note.view = note.view._replace(cached_tokens=self._hit_tokens(request))
                 note.allowed_ns = sound_deadline(self.policy.chunking.deadline_ns(note.view))
-                limit = FAR if note.allowed_ns is None else note.allowed_ns
-                self._limit = limit if not self._limited or self._limit == limit else None
-                self._limited = True
+                self._limit.add(note.allowed_ns)
                 if self.recorder is not None:
                     self.recorder.arrived(note.view, self._steps)
                 if admission is not None:

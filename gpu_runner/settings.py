@@ -8,7 +8,7 @@ from typing import Any
 
 from costmodels.base import CostModel, CostModelError
 from costmodels.io import load_cost_model
-from policies.base import Policy, PolicyError
+from policies.base import Chunking, Policy, PolicyError
 from policies.registry import load_plugin, nearest
 from policies.spec import parse_policy
 from policies.units import ns_from_ms
@@ -93,6 +93,32 @@ class Settings:
             return Objectives.parse(self.slo)
         except ObjectiveError as e:
             raise SettingsError(str(e).replace("--slo", f"{KEY}.slo")) from None
+
+    def seats(self, chunking: Chunking, most: int, length: int, budget: int) -> int:
+        """Return how many requests may run at once: ``most``, or fewer where the policy says so.
+
+        Args:
+            chunking: the policy's.
+            most: vLLM's ``--max-num-seqs``.
+            length: tokens of the longest request, its ``--max-model-len``.
+            budget: tokens that its buffers hold, its ``--max-num-batched-tokens``.
+
+        Raises:
+            SettingsError: if the policy cannot do with so many, or may put more tokens into a step than there is room.
+        """
+        try:
+            seats = chunking.seat_limit(most)
+        except PolicyError as e:
+            raise SettingsError(f"policy {self.policy}: {e}") from None
+        seats = most if seats is None else min(seats, most)
+        needed = chunking.step_limit(seats, length)
+        if needed > budget:
+            raise SettingsError(
+                f"policy {self.policy} may put {needed} tokens into a step of {seats} requests of up to "
+                f"{length} tokens, but --max-num-batched-tokens is {budget}: raise it to {needed}, or lower "
+                "--max-num-seqs or --max-model-len"
+            )
+        return seats
 
 
 _MEANING = {
