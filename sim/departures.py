@@ -13,9 +13,9 @@ from sim.paging import ENDING, Paging, Victim
 class Departures:
     """Gives back what finished requests hold: blocks, places in the running list, and their weight on the router.
 
-    Deciding ``ahead``, a request keeps all this, and its seat, until its last token is there. A batch on its
-    way through a pipeline keeps its blocks and that weight, no more. ``totals[i]`` are the prompt and output tokens of
-    request ``i``.
+    Where steps are decided ``ahead``, a request keeps all this, and its seat, until its last token is there. A batch on
+    its way through a pipeline keeps its blocks and that weight, no more. ``totals[i]`` are the prompt and output tokens
+    of request ``i``. The lists of requests that are handed in belong to the departures from then on.
     """
 
     def __init__(

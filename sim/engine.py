@@ -4,6 +4,10 @@ Decodes are counted, not looped over: every decoding request gains one token in 
 its first token in step ``k`` finishes in step ``k + outputs - 1``, and batch sums follow by arithmetic. A preemption is
 the one thing that ends this early: what was counted is counted anew then. A stretch of steps in which nothing can be
 decided is advanced in one go, with exactly the result of going step by step.
+
+The loop over steps is here. What it goes by has files of its own: who gets in (:mod:`sim.gate`), who decodes
+(:mod:`sim.decoding`), whose blocks fit (:mod:`sim.paging`), who leaves (:mod:`sim.departures`), and how far nothing is
+to decide (:mod:`sim.stretches`).
 """
 
 from __future__ import annotations
