@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from costmodels.base import CostModel, CostModelError
@@ -181,7 +181,7 @@ def _linear(data: dict[str, Any], source: str) -> LinearCost:
     if not isinstance(quantiles, dict):
         raise CostModelError(f"{source}: residual_quantiles_ns is {_json_type(quantiles)}; it must be an object")
     return LinearCost(
-        name=data.get("name", source),
+        name=_name(data, source),
         residual_quantiles=quantiles,
         source=data.get("source", ""),
         **{c: data[f"{c}_ns"] for c in COEFFICIENTS},
@@ -214,7 +214,7 @@ def _erring(data: dict[str, Any], source: str) -> ErringCost:
 def _prefill(data: dict[str, Any], source: str) -> PrefillCost:
     _check_fields(data, source, list(PREFILL_COEFFICIENTS), ["name", "source"])
     return PrefillCost(
-        name=data.get("name", source),
+        name=_name(data, source),
         source=data.get("source", ""),
         **{c: data[c] for c in PREFILL_COEFFICIENTS},
     )
@@ -226,13 +226,13 @@ def _pipeline(data: dict[str, Any], source: str) -> PipelineCost:
     if not isinstance(stages, list):
         raise CostModelError(f"{source}: stages is {_json_type(stages)}; it must be an array of cost models")
     parts = tuple(cost_model_from_dict(stage, f"{source}: stage {k}") for k, stage in enumerate(stages))
-    return PipelineCost(data.get("name", source), parts)
+    return PipelineCost(_name(data, source), parts)
 
 
 def _nnls(data: dict[str, Any], source: str) -> NnlsCost:
     _check_fields(data, source, [*PRICES, "tile", "knots", "slopes_fs"], ["name", "source"])
     return NnlsCost(
-        name=data.get("name", source),
+        name=_name(data, source),
         source=data.get("source", ""),
         tile=data["tile"],
         knots=_array(data, "knots"),
@@ -248,7 +248,7 @@ def _table(data: dict[str, Any], source: str) -> TableCost:
         if len(_array(data, axis)) > MOST_KNOTS:
             raise CostModelError(f"{source}: {axis} has more than {MOST_KNOTS} knots")
     return TableCost(
-        name=data.get("name", source),
+        name=_name(data, source),
         **{axis: _array(data, axis) for axis in AXES},
         cells=tuple((quantile, _array(cells, quantile)) for quantile in cells),
         beyond_ns=_array(data, "beyond_ns"),
@@ -270,7 +270,7 @@ def _boosted(data: dict[str, Any], source: str) -> BoostedCost:
             raise CostModelError(f"{where} is {_json_type(tree)}; it must be an object")
         _check_fields(tree, where, list(Tree._fields), [])
         trees.append(_tree(Tree(*(_array(tree, what) for what in Tree._fields)), where))
-    return BoostedCost(data.get("name", source), base, tuple(trees), data.get("source", ""))
+    return BoostedCost(_name(data, source), base, tuple(trees), data.get("source", ""))
 
 
 def _tree(tree: Tree, where: str) -> Tree:
@@ -348,6 +348,12 @@ def _check_fields(data: dict[str, Any], source: str, needed: list[str], optional
             raise CostModelError(f"{source}: {text} is {_json_type(data[text])}; it must be a string")
     if len(data.get("name", "")) > MOST_NAME:
         raise CostModelError(f"{source}: name has more than {MOST_NAME} characters")
+
+
+def _name(data: dict[str, Any], source: str) -> str:
+    """Return the model's own name, or its file's: the same from whatever folder it is asked for."""
+    name: str = data.get("name", PurePath(source).name)
+    return name
 
 
 def _array(data: dict[str, Any], field: str) -> tuple[Any, ...]:

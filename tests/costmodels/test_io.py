@@ -28,6 +28,24 @@ GOOD = {"version": 1, **LinearCost(name="good").to_dict()}
 MARGIN = {"version": 1, **with_margin(LinearCost(name="good"), "5%").to_dict()}
 
 
+def without_names(data: Any) -> Any:
+    """A model's JSON without its name and those of the models in it."""
+    if isinstance(data, list):
+        return [without_names(v) for v in data]
+    return {k: without_names(v) for k, v in data.items() if k != "name"} if isinstance(data, dict) else data
+
+
+UNNAMED = {
+    model.to_dict()["kind"]: without_names(model.to_dict())
+    for model in (
+        *map(load_cost_model, shipped_models()),
+        with_margin(LinearCost(), "5%"),
+        load_cost_model("prefill:llm=llama-3.1-8b,gpu=l4"),
+        load_cost_model("prefill:llm=llama-3.1-8b,gpu=l4,pp=2,link=pcie"),
+    )
+}
+
+
 @cases(100, cost)
 def test_json_gives_the_model_back(model: CostModel) -> None:
     assert cost_model_from_dict(json.loads(json.dumps(model.to_dict(), allow_nan=False))) == model
@@ -54,6 +72,21 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="taken"):
         save_cost_model(LinearCost(), tmp_path / "taken.json")
     assert [p.name for p in tmp_path.iterdir()] == ["taken.json"]
+
+
+@pytest.mark.parametrize("kind", sorted(UNNAMED))
+def test_a_model_without_a_name_has_the_same_one_from_every_folder(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "mine.json").write_text(json.dumps(UNNAMED[kind]))
+    monkeypatch.chdir(tmp_path)
+    here = load_cost_model("ci/mine.json")
+    monkeypatch.chdir("ci")
+    for path in ("mine.json", "./mine.json", str(tmp_path / "ci" / "mine.json")):
+        assert load_cost_model(path).name == here.name
+        assert load_cost_model(path).to_dict() == here.to_dict()
+    assert here.name.startswith("mine.json")
 
 
 @pytest.mark.parametrize("name", shipped_models())
