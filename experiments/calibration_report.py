@@ -31,7 +31,7 @@ def write_report(made: Calibration, folder: Path, card: dict[str, Any]) -> list[
     folder.mkdir(parents=True, exist_ok=True)
     files = [*draw_residuals(made, folder), *draw_deciles(made, folder)]
     path = folder / REPORT
-    atomic_write(path, markdown(made, card).encode())
+    atomic_write(path, markdown(made, card).encode(errors="replace"))
     return [path, *files]
 
 

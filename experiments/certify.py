@@ -78,7 +78,9 @@ def simulation_problems(policy: Policy, predictor: CostModel | None = None, seed
         tables = simulate(generate("mixed", seed, REQUESTS), policy, cost, objectives=Objectives.parse(OBJECTIVES))
     except PolicyError as e:
         return [f"a short simulation stopped: {e}"]
-    except (Exception, SystemExit) as e:  # the policy's code may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # the policy's code may raise anything
         file, line = place_of(e)
         return [f"a short simulation stopped: {type(e).__name__}: {e} ({file}, line {line})"]
     outcome = tables.requests["outcome"]

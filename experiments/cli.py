@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import functools
 import gc
@@ -75,11 +76,10 @@ def main(arguments: list[str] | None = None) -> int:
     one sentence. 130: interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    _open_standard_files()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed by who started this process
-            setattr(sys, name, io.StringIO())
-        elif isinstance(stream, io.TextIOWrapper):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         status = int(_command()(args=arguments, prog_name="prefillsim", standalone_mode=False) or 0)
@@ -99,10 +99,23 @@ def main(arguments: list[str] | None = None) -> int:
         if not told:
             return 2
         sentence, status = told, int(getattr(e, "status", 2))
-    print(f"prefillsim: {sentence}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # where stderr cannot be written, the status still says it
+        print(f"prefillsim: {sentence}", file=sys.stderr)
     if "--json" in arguments:
         _emit_error(sentence)
     return status
+
+
+def _open_standard_files() -> None:
+    """Give a process that was started without stdin, stdout or stderr empty ones, and so those that it starts."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, so this one
+            os.set_inheritable(null, True)
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(null, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  # until the end
 
 
 def _emit_error(sentence: str) -> None:

@@ -88,11 +88,11 @@ def plugin_errors(cell: Cell) -> Iterator[None]:
     try:
         with redirect_stdout(sys.stderr):
             yield
-    except (*USER_ERRORS, MemoryError):
+    except (*USER_ERRORS, MemoryError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as e:
+    except BaseException as e:  # SystemExit and what asyncio raises among them
         file, line = place_of(e)
-        what = f"{type(e).__name__}: {e}"
+        what = _named(e)
         plugins = {Path(plugin.path).resolve() for plugin in cell.plugins}
         if Path(file) in plugins:
             raise PolicyError(f"policy {cell.label} failed in {file}, line {line}: {what}") from e
@@ -205,6 +205,11 @@ def place_of(error: BaseException) -> tuple[str, int]:
     return last.filename, last.lineno or 0
 
 
+def _named(error: BaseException) -> str:
+    """Return an error's type, and what it says if it says anything."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
 class _Failed(Exception):
     """A cell cannot run; the message says why."""
 
@@ -246,7 +251,7 @@ def _run_into(part: Path, cell: Cell, shared: dict[str, Any]) -> CellResult:
     except Exception as e:
         # One cell must not end a sweep, whatever is wrong with it; where it happened helps to find out.
         file, line = place_of(e)
-        raise _Failed(f"{type(e).__name__}: {e} ({file}, line {line})") from e
+        raise _Failed(f"{_named(e)} ({file}, line {line})") from e
     info = run_info(cell, result, shared, time.perf_counter() - started)
     store(part, cell, trace, tables, result, info)
     return result

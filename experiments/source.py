@@ -67,7 +67,8 @@ class TraceSource:
     @property
     def label(self) -> str:
         """The workload's name, or the file's."""
-        return self.workload or Path(self.file or "").name
+        # A name need not be UTF-8, but tables are.
+        return self.workload or Path(self.file or "").name.encode(errors="backslashreplace").decode()
 
     def load(self, seed: int) -> Trace:
         """Return the trace of a seed.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,7 +98,7 @@ def run_sweep(
     Raises:
         ConfigError: if the folder exists and ``resume`` is false, it holds something else or another process is
             writing into it; or there is no such cluster.
-        Interrupted: on Ctrl-C.
+        Interrupted: on Ctrl-C, or SIGTERM.
         Stopped: if what the cells were to run on is gone.
         OSError: if results cannot be written.
     """
@@ -108,6 +110,7 @@ def run_sweep(
         folder = _open_folder(out, resume, shard, experiment)
         alone = held.enter_context(driving(folder, shard))
         held.enter_context(keep_finished(folder, len(unique), within))
+        held.enter_context(_ended_like_interrupted())
         (folder / CELLS).mkdir(exist_ok=True)
         if alone:
             # At both ends, for processes that a killed driver has started may end a moment after it.
@@ -129,6 +132,19 @@ def run_sweep(
             write_summary_tables(folder, experiment, results)
             atomic_write(folder / INDEX, index_of(sweep))
     return sweep
+
+
+@contextmanager
+def _ended_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does: clusters send it when a job's time is over, CI servers when one is cancelled."""
+    usual = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if usual:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if usual:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _stored(cells: Mapping[str, Cell], folder: Path) -> dict[str, CellResult]:

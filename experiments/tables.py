@@ -73,7 +73,7 @@ def csv_bytes(rows: Rows) -> bytes:
     if rows:
         writer.writerow(rows[0])
         writer.writerows(row.values() for row in rows)
-    return text.getvalue().encode()
+    return text.getvalue().encode(errors="replace")
 
 
 def _plain(value: Any) -> Any:

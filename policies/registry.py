@@ -186,7 +186,9 @@ def _run(source: bytes, file: Path, path: str | Path, module: ModuleType) -> Non
     except SyntaxError as e:
         line = f", line {e.lineno}" if e.lineno else ""
         raise PolicyError(f"plug-in {path}{line} is not valid Python: {e.msg}") from None
-    except (Exception, SystemExit) as e:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:
         line = _line_in(file, e.__traceback__)
         what = str(e) if isinstance(e, PolicyError) else f"does not run: {type(e).__name__}: {e}"
         raise PolicyError(f"plug-in {path}{line}: {what}") from e

@@ -86,7 +86,9 @@ class Witness:
             with _watching() as seen:
                 answer = call(*arguments)
                 again = call(*arguments)
-        except (Exception, SystemExit) as e:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:
             said = (str(e).strip() or "no message").splitlines()[0]
             given_text = ", ".join(map(repr, arguments))
             self.note(f"{method} raised", f"{method} raised {type(e).__name__}: {said}; it was given {given_text}")

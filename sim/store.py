@@ -37,6 +37,9 @@ PREEMPTIONS = "preemptions.parquet"
 SUMMARY = "summary.json"
 RUN = "run.json"
 
+ESCAPE = "backslashreplace"
+"""What a file's name can have that UTF-8 has not becomes what JSON writes for it."""
+
 _RESERVED = ("format", "version", "files")
 
 
@@ -225,4 +228,4 @@ def _read_head(folder: Path) -> dict[str, Any]:
 
 
 def _json(data: Mapping[str, Any]) -> bytes:
-    return (json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return (json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode(errors=ESCAPE)

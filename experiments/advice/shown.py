@@ -136,7 +136,7 @@ def write_advice(advice: Advice, folder: Path) -> list[Path]:
     """
     texts = {
         f"{STEM}.json": json_bytes(document(advice)),
-        f"{STEM}.md": page(advice).encode(),
+        f"{STEM}.md": page(advice).encode(errors="replace"),
         "tried.csv": csv_bytes(_tried_rows(advice)),
     }
     for name, content in texts.items():

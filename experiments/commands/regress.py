@@ -54,6 +54,7 @@ def regress(
     from experiments.config import ConfigError
     from experiments.regress import report
     from experiments.regress.check import Check
+    from experiments.written import write_text
     from sim.store import atomic_write
 
     if baseline is not None and len(files) > 1:
@@ -85,7 +86,7 @@ def regress(
         else:
             report.show(outcome)
     if markdown is not None:
-        atomic_write(markdown, report.markdown(outcomes).encode())
+        write_text(markdown, report.markdown(outcomes))
     if junit is not None:
         atomic_write(junit, report.junit(outcomes))
     if json:

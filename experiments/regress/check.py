@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,6 +77,9 @@ class Check:
             baseline = None
         if baseline is None and not update:
             raise ConfigError(f"{file} has no baseline {path}; --update writes it")
+        if update and not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+            what = "cannot be written" if path.parent.is_dir() else "does not exist"
+            raise ConfigError(f"--update: the folder {path.parent} of {path.name} {what}")
         experiment = plan(draft)
         check_cells(experiment.cells)
         return cls(file, path, experiment, tolerances, baseline)

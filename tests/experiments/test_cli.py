@@ -215,6 +215,7 @@ def plugin(tmp_path: Path, kind: str, body: str, name: str) -> str:
         ("chunking", "return (1.5, 1, None, False)", "gave an answer that stopped the simulator"),
         ("admission", "return None", "gave an answer that stopped the simulator"),
         ("ordering", "sys.exit(3)", "SystemExit: 3"),
+        ("ordering", "raise GeneratorExit", "GeneratorExit"),
     ],
 )
 @pytest.mark.usefixtures("no_picture")
@@ -382,6 +383,28 @@ def test_a_reader_that_stops_early_is_no_error(printed: str) -> None:
 def test_closed_streams_are_no_error() -> None:
     command = f"{sys.executable} -m experiments.cli policies show fcfs >&- 2>&-"
     subprocess.run(["bash", "-c", command], check=True)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_where_stderr_cannot_be_written_the_status_is_the_same() -> None:
+    command = f"{sys.executable} -m experiments.cli policies show no-such-policy 2>/dev/full"
+    assert subprocess.run(["bash", "-c", command], stdout=subprocess.DEVNULL, check=False).returncode == 2
+
+
+@pytest.mark.usefixtures("no_picture")
+def test_file_names_need_not_be_utf_8(cli: Cli, tmp_path: Path) -> None:
+    trace = tmp_path / "t\udcff.csv"
+    try:
+        trace.write_bytes((Path(__file__).parents[1] / "data" / "azure_2023.csv").read_bytes())
+    except OSError:
+        pytest.skip("this file system has no such names")
+    Path("b\udcff.toml").write_text("policies = ['fcfs+full']\n[trace]\nworkload = 'mixed'\nlimit = 5\n")
+    assert cli("simulate", "--trace", str(trace), "-p", "fcfs+full", "--out", "run").code == 0
+    assert cli("compare", "--trace", str(trace), "-p", "fcfs+full", "--out", "compared").code == 0
+    assert "t\\udcff.csv" in (tmp_path / "compared" / "summary.csv").read_text()
+    assert cli("regress", "b\udcff.toml", "--update").code == 0
+    assert cli("regress", "b\udcff.toml", "--markdown", "m.md", "--junit", "j.xml").code == 0
+    assert "b?.toml" in Path("m.md").read_text()
 
 
 def test_a_narrow_encoding_is_no_error(cli: Cli) -> None:

@@ -316,6 +316,7 @@ def test_what_edits_and_merges_leave_of_a_baseline(cli: Cli, old: str, new: str,
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["runs.toml", "--update", "--baseline", "no/b.json"], "--update: the folder no of b.json does not exist"),
         (["nowhere.toml"], "nowhere.toml: there is no such file"),
         (["fresh.toml"], "fresh.toml has no baseline fresh.baseline.json; --update writes it"),
         (["runs.toml", "--baseline", "broken.json"], "broken.json is not a baseline of this version of prefillsim"),

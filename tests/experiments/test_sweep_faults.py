@@ -115,6 +115,32 @@ def test_kill_9_of_the_driver_loses_no_finished_run(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
+def test_sigterm_ends_a_sweep_as_ctrl_c_does(tmp_path: Path) -> None:
+    """Sent to a whole job, as clusters do."""
+    plugin, here, go = tmp_path / "waiting.py", tmp_path / "here", tmp_path / "go"
+    plugin.write_text(WAITING.format(here=here, go=go))
+    config = toml(tmp_path / "grid.toml", {"plugins": [str(plugin)], "policies": ["fcfs+waiting"]})
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        command(config, out, "--jobs", "2"), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_for(here.exists, process)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1].startswith(f"prefillsim: interrupted: 0 of 2 runs are finished and kept in {out}; go")
+    assert "Traceback" not in said
+    assert {path.name for path in out.rglob("*")} == {"cells", "sweep.json"}
+
+
+def test_standard_files_that_are_closed_are_no_concern_of_processes(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    sweep = command(toml(tmp_path / "grid.toml"), out, "--jobs", "2")
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *sweep], check=False)
+    assert done.returncode == 0
+    assert clean(out)
+
+
 def test_two_drivers_on_one_folder(cli: Cli, tmp_path: Path) -> None:
     plugin, here, go = tmp_path / "waiting.py", tmp_path / "here", tmp_path / "go"
     plugin.write_text(WAITING.format(here=here, go=go))
