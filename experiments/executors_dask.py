@@ -62,9 +62,9 @@ class DaskCluster:
         self.address = address
         try:
             self._client = Client(address, timeout=ANSWER_S, set_as_default=False)
-        except (OSError, ValueError) as e:
+        except Exception as e:  # every kind of address has errors of its own
             raise ConfigError(
-                f"--cluster {address}: no Dask scheduler answers there ({str(e).splitlines()[0]})"
+                f"--cluster {address}: no Dask scheduler answers there ({(str(e) or type(e).__name__).splitlines()[0]})"
             ) from None
         try:
             self._client.wait_for_workers(1, timeout=ANSWER_S)

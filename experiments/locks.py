@@ -96,7 +96,7 @@ def _lock(path: Path, how: int) -> Iterator[bool]:
 def _locked(path: Path, how: int) -> int | None:
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(file, how | fcntl.LOCK_NB)
             # Whoever held it before may have removed the file that is locked now.

@@ -120,7 +120,7 @@ def run_sweep(
         reused = len(results)
         todo = {key: cell for key, cell in mine.items() if key not in results}
         for key in todo:
-            shutil.rmtree(folder / CELLS / key, ignore_errors=True)
+            _clear(folder / CELLS / key)
         for result in bar(run_cells(list(todo.values()), folder / CELLS, executor), todo, progress):
             results[result.key] = result
         if shard:
@@ -145,6 +145,14 @@ def _ended_like_interrupted() -> Iterator[None]:
     finally:
         if usual:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _clear(place: Path) -> None:
+    """Remove what is where a cell's folder is to be, whatever it is."""
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)
 
 
 def _stored(cells: Mapping[str, Cell], folder: Path) -> dict[str, CellResult]:

@@ -174,8 +174,10 @@ def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> N
             else:
                 file.write(content)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as e:
         temporary.unlink(missing_ok=True)
+        if isinstance(e, OSError):
+            e.filename, e.filename2 = str(path), None
         raise
 
 

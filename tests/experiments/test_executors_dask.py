@@ -261,7 +261,7 @@ def test_what_a_worker_does_not_see_is_named(tmp_path: Path) -> None:
 
 def test_an_address_where_nobody_answers_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors_dask, "ANSWER_S", 0.2)
-    for address in ("tcp://127.0.0.1:1", "nonsense://x"):
+    for address in ("tcp://127.0.0.1:1", "nonsense://x", "tls://127.0.0.1:1"):
         with pytest.raises(ConfigError, match="no Dask scheduler answers there"):
             run_sweep(planned(), out=tmp_path / "out", cluster=address)
     assert not (tmp_path / "out").exists()

@@ -42,6 +42,16 @@ def holder(folder: Path, *shard: str) -> subprocess.Popen[str]:
     return process
 
 
+def test_a_lock_does_not_write_where_a_link_leads(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / locks.LOCK).symlink_to(mine)
+    with pytest.raises(OSError, match=locks.LOCK), driving(tmp_path / "out", None):
+        pass
+    assert mine.read_text() == "mine"
+
+
 def test_a_second_driver_is_told_who_the_first_is_until_that_is_killed(tmp_path: Path) -> None:
     sweep = run_sweep(planned({"seeds": 1}), out=tmp_path / "out")
     process = holder(sweep.out)

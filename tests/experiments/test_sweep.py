@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -144,6 +145,24 @@ def test_resume_trusts_only_whole_cells_of_the_same_key(tmp_path: Path) -> None:
     assert again.reused == len(keys) - 5
     assert again.results == first.results
     assert tables(out) == before
+
+
+def test_resume_puts_cells_in_place_of_whatever_is_there(tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    first = run(out)
+    before = tables(out)
+    shutil.copytree(out / "cells", elsewhere)
+    (elsewhere / "mine.txt").touch()
+    cells = sorted((out / "cells").iterdir())
+    for cell in cells[:3]:
+        shutil.rmtree(cell)
+    cells[0].write_text("a file")
+    cells[1].symlink_to(elsewhere)
+    cells[2].symlink_to(tmp_path / "nowhere")
+    again = run(out, resume=True)
+    assert again.reused == len(first.results) - 3
+    assert tables(out) == before
+    assert (elsewhere / "mine.txt").exists()
 
 
 def test_resume_runs_what_a_changed_configuration_adds(tmp_path: Path) -> None:

@@ -356,6 +356,15 @@ def test_a_function_that_fails_half_way_leaves_the_old_file(tmp_path: Path, fail
     assert path.read_bytes() == b"new"
 
 
+def test_the_error_names_the_file_and_not_its_temporary_name(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "folder", tmp_path / "nowhere" / "table.csv"):
+        with pytest.raises(OSError, match=r".") as caught:
+            atomic_write(path, b"content")
+        assert caught.value.filename == str(path)
+        assert caught.value.filename2 is None
+
+
 def git(folder: Path, *arguments: str) -> None:
     identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
     subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
