@@ -15,6 +15,7 @@ from costmodels.base import CostModel, CostModelError
 from costmodels.boosted import BoostedCost, Tree
 from costmodels.calibrated import FEATURES, CalibratedCost, ResidualTable, WithResiduals
 from costmodels.erring import ERRING, RANGES, ErringCost, parse_erring
+from costmodels.files import read_bounded
 from costmodels.linear import COEFFICIENTS, LinearCost
 from costmodels.margin import WithMargin
 from costmodels.nnls import PRICES, NnlsCost
@@ -86,7 +87,7 @@ def _read(name: str) -> Any:
         raw = (resources.files("costmodels") / "data" / f"{name}.json").read_bytes()
     elif name.endswith(".json") or "/" in name:
         try:
-            raw = Path(name).read_bytes()
+            raw = read_bounded(Path(name))
         except (OSError, ValueError) as e:
             raise CostModelError(f"cost model {name} cannot be read: {getattr(e, 'strerror', None) or e}") from None
     else:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from costmodels.base import CostModelError
+from costmodels.files import read_bounded
 from costmodels.profile_checks import check_rows, find_suspects
 
 FORMAT_VERSION = 1
@@ -135,7 +136,7 @@ def read_profile(path: Path) -> Profile:
     """
     name = path.name
     try:
-        table = pq.read_table(pa.BufferReader(path.read_bytes()))
+        table = pq.read_table(pa.BufferReader(read_bounded(path)))
     except (OSError, pa.ArrowException) as e:
         reason = getattr(e, "strerror", None) or "it is not a parquet file"
         raise ProfileError(f"profile {path} cannot be read: {reason}") from None

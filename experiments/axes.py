@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,9 @@ from sim.objectives import ObjectiveError
 
 PER_CELL = ("policies", "seeds")
 """Axes that every experiment has."""
+
+MOST_RUNS = 1_000_000
+"""Of one experiment; more would not be planned today."""
 
 FIXED = ("name", "keep", "plugins", *PER_CELL)
 """Keys that cannot differ between the points of one experiment."""
@@ -61,6 +66,12 @@ def plan(draft: Draft) -> Experiment:
     config = draft.finish()
     plugins = load_plugins(config.plugins)
     policies = _policies(config)
+    runs = math.prod(map(len, axes.values())) * len(policies) * len(config.seeds)
+    if runs > MOST_RUNS:
+        raise ConfigError(
+            f"these are {runs:,} runs ({len(policies)} policies, {len(config.seeds)} seeds and the values of the axes "
+            f"{', '.join(axes)}), but one experiment has at most {MOST_RUNS:,}; make several of it"
+        )
     swept = [axis for axis in axes if _parameter(axis) is not None]
     for axis in swept:
         if not any(_takes(policy, str(_parameter(axis))) for policy in policies):
@@ -109,10 +120,20 @@ def _one_seed(setting: Setting) -> str:
 def _values(values: Any, origin: str) -> list[Any]:
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{origin} is {values!r}, but it should be a list of at least one value")
-    for i, value in enumerate(values):
-        if value in values[:i]:
-            raise ConfigError(f"{origin} lists {value!r} twice")
+    if (value := _twice(values)) is not None:
+        raise ConfigError(f"{origin} lists {value!r} twice")
     return values
+
+
+def _twice(values: Iterable[Any]) -> Any:
+    """Return the first value that equals one before it, ``None`` where all differ."""
+    seen = set()
+    for value in values:
+        known = repr(value) if isinstance(value, list | dict) else value
+        if known in seen:
+            return value
+        seen.add(known)
+    return None
 
 
 def _parameter(axis: str) -> str | None:
@@ -135,9 +156,8 @@ def _check_axis(axis: str, draft: Draft, origin: str) -> None:
 def _policies(config: Config) -> list[PolicySpec]:
     if not config.policies:
         raise ConfigError("no policy: give at least one, like -p sloweave (`prefillsim policies list` shows them)")
-    for i, text in enumerate(config.policies):
-        if text in config.policies[:i]:
-            raise PolicyError(f"policy {text!r} is given twice; give each policy once")
+    if (text := _twice(config.policies)) is not None:
+        raise PolicyError(f"policy {text!r} is given twice; give each policy once")
     return [PolicySpec.parse(text) for text in config.policies]
 
 

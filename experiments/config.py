@@ -25,6 +25,9 @@ class ConfigError(ValueError):
 
 MOST_SEEDS = 100_000
 
+MOST = 2**63 - 1
+"""A whole number in a table of results has 64 bits."""
+
 
 def _seeds(value: Any) -> Any:
     if isinstance(value, bool):
@@ -33,8 +36,11 @@ def _seeds(value: Any) -> Any:
         if not 1 <= value <= MOST_SEEDS:
             raise ValueError(f"the number of seeds should be at least 1 and at most {MOST_SEEDS}")
         return list(range(value))
-    if isinstance(value, list | tuple) and len(set(map(repr, value))) != len(value):
-        raise ValueError("a seed is listed twice")
+    if isinstance(value, list | tuple):
+        if len(value) > MOST_SEEDS:
+            raise ValueError(f"there should be at most {MOST_SEEDS} seeds")
+        if len(set(map(repr, value))) != len(value):
+            raise ValueError("a seed is listed twice")
     return value
 
 
@@ -52,8 +58,9 @@ def _one_of(known: Sequence[str]) -> BeforeValidator:
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-Count = Annotated[int, Field(ge=1, strict=True)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], BeforeValidator(_seeds), Field(min_length=1)]
+Count = Annotated[int, Field(ge=1, le=MOST, strict=True)]
+Seed = Annotated[int, Field(ge=0, le=MOST, strict=True)]
+Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_seeds), Field(min_length=1)]
 
 
 class _Table(BaseModel):

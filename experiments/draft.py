@@ -15,9 +15,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from costmodels.erring import ERRING, with_other
+from costmodels.files import read_bounded
 from costmodels.io import shipped_models
 from experiments.config import Config, ConfigError, known_keys, suggest
-from experiments.toml import read_toml
+from experiments.toml import MOST_TEXT, read_toml
 
 EXCLUSIVE = {"trace.workload": "trace.file", "sweep.policies": "policies", "sweep.seeds": "seeds"}
 EXCLUSIVE |= {b: a for a, b in EXCLUSIVE.items()}
@@ -117,7 +118,7 @@ class Draft:
             ConfigError: if it cannot be read or is not TOML.
         """
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_bounded(path, 4 * MOST_TEXT).decode()
         except FileNotFoundError:
             raise ConfigError(f"{path}: there is no such file{_nearest_file(path)}") from None
         except IsADirectoryError:

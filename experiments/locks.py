@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from costmodels.files import read_bounded
 from experiments.config import ConfigError
 from experiments.shards import Shard
 
@@ -152,7 +153,7 @@ def _name(path: Path) -> str:
 
 def _holder(path: Path) -> str:
     try:
-        about = json.loads(path.read_bytes())
+        about = json.loads(read_bounded(path))
         return f"process {about['process']} on {about['host']}, since {about['since']},"
     except (OSError, ValueError, KeyError, TypeError):
         return "a process"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.files import read_bounded
 from experiments.config import ConfigError
 from policies.units import FOREVER_NS
 from sim.metrics import Summary
@@ -274,7 +275,7 @@ def _is_number(value: Any) -> bool:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_bounded(path))
     except OSError as e:
         raise StoreError(f"{path} cannot be read: {e.strerror}") from None
     except (ValueError, RecursionError) as e:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.base import CostModelError
+from costmodels.files import read_bounded
 from experiments.cells import Cell, json_bytes, jsonable, require_plugins
 from experiments.config import ConfigError
 from experiments.folders import whole_folder
@@ -286,7 +287,7 @@ def stored_result(cell: Cell, folder: Path) -> CellResult | None:
     """
     try:
         content = (folder / SUMMARY).read_bytes()
-        info = json.loads((folder / RUN).read_bytes())
+        info = json.loads(read_bounded(folder / RUN))
         if info["key"] != cell.key or info["files"][SUMMARY] != hashlib.sha256(content).hexdigest():
             return None
         if cell.keep == "records":

@@ -81,12 +81,13 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(values: list[Any]) -> Any:
-    """Return values of one type as an array: whole numbers, numbers, else text."""
+    """Return values of one type as an array: whole numbers, numbers (whole ones of over 64 bits too), else text."""
     from sim.arrow import numbers, strings
 
     kinds = {type(v) for v in values if v is not None}
     if not kinds <= {int, float}:
         return strings([None if v is None else str(v) for v in values])
     known = [0 if v is None else v for v in values]
-    kind = np.int64 if kinds == {int} else np.float64
+    whole = kinds == {int} and all(-(2**63) <= v < 2**63 for v in known)
+    kind = np.int64 if whole else np.float64
     return numbers(np.array(known, dtype=kind), np.array([v is None for v in values], dtype=bool))

@@ -18,6 +18,7 @@ from typing import TypeVar, dataclass_transform
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from costmodels.files import read_bounded
 from policies.base import Admission, Chunking, Ordering, Part, PolicyError
 
 PartType = TypeVar("PartType", bound=type[Part])
@@ -149,7 +150,7 @@ def load_plugin(path: str | Path) -> list[type[Part]]:
     """
     file = Path(path).resolve()
     try:
-        source = file.read_bytes()
+        source = read_bounded(file)
     except OSError as e:
         raise PolicyError(f"plug-in {path} cannot be read: {e.strerror}") from None
     _load_builtin()

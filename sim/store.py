@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from costmodels.files import read_bounded
 from sim.batches import batch_table
 from sim.metrics import Summary, summarise
 from sim.objectives import Objectives
@@ -216,7 +217,7 @@ def _read_head(folder: Path) -> dict[str, Any]:
             raise StoreError(f"{folder} is not a complete run: {RUN} is missing, so the run was interrupted")
         raise StoreError(f"{folder} is not a run: it has no {RUN}")
     try:
-        head = json.loads(path.read_bytes())
+        head = json.loads(read_bounded(path))
     except (ValueError, RecursionError) as e:
         raise StoreError(f"{path} is not JSON: {e}") from None
     if not isinstance(head, dict) or head.get("format") != FORMAT:

@@ -10,12 +10,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from costmodels.files import read_bounded
 from experiments.cells import Cell, canonical, hash_of, jsonable, package_version
 from experiments.config import ConfigError
 from experiments.regress.metrics import METRICS
 from experiments.run import CellResult
 
 SUFFIX = ".baseline.json"
+
+MOST_BYTES = 1 << 28
+"""Of a baseline: some hundred thousand runs."""
 
 DIGITS = 10
 """Significant digits that are kept: the last bits of a sum depend on the machine."""
@@ -164,7 +168,7 @@ def read_baseline(path: Path) -> Baseline | None:
         ConfigError: if it is none.
     """
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, MOST_BYTES)
         baseline = Baseline.model_validate_json(content)
         json.loads(content, object_pairs_hook=_each_name_once)
     except FileNotFoundError:

@@ -130,6 +130,8 @@ def test_the_workload_axis_takes_the_place_of_the_workload() -> None:
         ({"rate": []}, "sweep.rate is [], but it should be a list of at least one value"),
         ({"rate": 5}, "sweep.rate is 5, but it should be a list"),
         ({"rate": [5, 5]}, "sweep.rate lists 5 twice"),
+        ({"rate": [5, 6, 5.0]}, "sweep.rate lists 5.0 twice"),
+        ({"rate": [[5], [5]]}, "sweep.rate lists [5] twice"),
         ({"rate": [0]}, "sweep.rate is 0, but it should be greater than 0"),
         ({"rate": ["fast"]}, "sweep.rate is 'fast', but it should be a valid number"),
         ({"rate": [[1]]}, "sweep.rate is [1], but it should be a valid number"),
@@ -147,6 +149,14 @@ def test_the_workload_axis_takes_the_place_of_the_workload() -> None:
 )
 def test_a_wrong_axis_is_refused(axes: dict[str, Any], reason: str) -> None:
     assert reason in refusal(ConfigError, **axes)
+
+
+def test_an_experiment_of_too_many_runs_is_refused_before_they_are_planned() -> None:
+    values = list(range(1, 2001))
+    told = refusal(ConfigError, {"policies": ["fcfs+full"], "seeds": 1}, engine={"max_num_seqs": values}, tpot=values)
+    assert "4,000,000 runs" in told
+    assert "1 policies, 1 seeds" in told
+    assert "engine.max_num_seqs, tpot" in told
 
 
 def test_a_wrong_value_of_a_policy_parameter_is_refused() -> None:
