@@ -27,9 +27,10 @@ class Departures:
 
     def leave(self, at: int, leaving: list[int]) -> None:
         """Let requests go that have finished ``at`` a time."""
+        self._tell(at, leaving)
         if self._paging is not None:
             leaving = self._paging.leave(leaving)
-        self._give_back(at, leaving)
+        self._give_back(leaving)
 
     def leave_later(self, at: int, leaving: list[int], step: int) -> int:
         """Let requests go when the batch of their last token ends ``at`` a time; ``step`` is the next one.
@@ -37,6 +38,7 @@ class Departures:
         Returns:
             How many seats they keep until then.
         """
+        self._tell(at, leaving)
         seats = 0
         if self._ahead:
             seats = len(leaving)
@@ -49,12 +51,11 @@ class Departures:
 
     def leave_next(self) -> int:
         """Let the requests of the next batch in flight go, which has ended; return how many seats that frees."""
-        at, leaving = self.in_flight.popleft()
-        if not self._ahead:
-            self._give_back(at, leaving)
-            return 0
-        self.leave(at, leaving)
-        return len(leaving)
+        _, leaving = self.in_flight.popleft()
+        if self._ahead and self._paging is not None:
+            leaving = self._paging.leave(leaving)
+        self._give_back(leaving)
+        return len(leaving) if self._ahead else 0
 
     def hurry(self, victims: Iterable[Victim]) -> int:
         """Let preempted requests whose last token is in flight hold nothing any more; return how many there are."""
@@ -62,13 +63,14 @@ class Departures:
         if ending:
             at, leaving = self.in_flight[-1]
             self.in_flight[-1] = (at, [i for i in leaving if i not in ending])
-            if self._inbox is not None:
-                self._inbox.left(at, sorted(ending))
         return len(ending)
 
-    def _give_back(self, at: int, leaving: Iterable[int]) -> None:
+    def _tell(self, at: int, leaving: Iterable[int]) -> None:
+        # At once, though it may be later: to a router, who finishes at the time of an arrival has gone.
+        if self._inbox is not None:
+            self._inbox.left(at, leaving)
+
+    def _give_back(self, leaving: Iterable[int]) -> None:
         if self._cache.tracks:
             for i in leaving:
                 self._cache.finish(i, self._totals[i] - 1)
-        if self._inbox is not None:
-            self._inbox.left(at, leaving)

@@ -18,8 +18,9 @@ from sim.objectives import Objectives
 from sim.records import FINISHED, REDIRECTED, REJECTED, UNFINISHED
 from sim.routers import ROUTERS, ClusterError
 from tests.engine.compare import assert_same_run
+from tests.engine.memories import PIPELINES, crowded_runs, store_runs
 from tests.engine.strategies import Run, runs
-from tests.seeded import cases, pick, whole
+from tests.seeded import cases, either, pick, whole
 from traces import Segments, Trace
 
 COST = LinearCost(step=5, decode=4, per_decode=3, prefill=6, per_token=2)
@@ -97,12 +98,17 @@ def test_static_routers_split_the_trace(run: Run, replicas: int, router: str, me
                 np.testing.assert_array_equal(together.steps[name][together.steps["replica"] == r], values, name)
 
 
-@cases(30, runs(), whole(2, 4), MEMORIES, SEEDS)
-def test_least_loaded_has_the_least_backlog(run: Run, replicas: int, memory: Memory | None, seed: int) -> None:
-    """Counted from the tables afterwards: prompts, less what was cached, of requests that are there and not gone."""
-    run = replace(run, trace=with_content(run.trace, seed), policy=run.policy.partition("+queue")[0])
-    run = replace(run, policy=run.policy.partition("+decode-sat")[0], limits=Limits(run.limits.max_num_seqs))
-    result = cluster(run, replicas, "least-loaded", memory and replace(memory, prefix_cache=False))
+@cases(150, either(runs(), crowded_runs(), store_runs(PIPELINES)), whole(2, 4), MEMORIES, pick(1, 2), SEEDS)
+def test_least_loaded_has_the_least_backlog(
+    run: Run, replicas: int, memory: Memory | None, depth: int, seed: int
+) -> None:
+    """Counted from the tables afterwards: prompts of requests that are there and not gone."""
+    stages = len(run.cost.stages())
+    limits = Limits(run.limits.max_num_seqs, pipeline_depth=1 if stages > 1 else depth)
+    run = replace(run, policy=run.policy.partition("+queue")[0].partition("+decode-sat")[0], limits=limits)
+    if run.memory is None or stages > 1:
+        run = replace(run, trace=with_content(run.trace, seed), memory=memory)
+    result = cluster(run, replicas, "least-loaded", run.memory and replace(run.memory, prefix_cache=False))
     arrival, gone = run.trace.arrival_ns.tolist(), result.requests["finished_ns"].tolist()
     refused = result.requests["outcome"] == REJECTED
     prompts = run.trace.prompt_tokens.tolist()
