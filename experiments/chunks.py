@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.gaps import pauses_of
 from sim.records import Columns
 from sim.store import StoredRun
+from traces.schema import IntArray
 
 
 def chunks_of(run: StoredRun) -> Columns | None:
@@ -28,14 +30,27 @@ def _of_batches(run: StoredRun) -> Columns:
     step, request, tokens = (v[known >= 0] for v in (run.batches["step"], known, run.batches["tokens"]))
     first = requests["first_token_ns"][request]
     prefilling = (first < 0) | (ends[step] <= first)
-    pauses = pauses_of(run.preemptions)
-    for r, after, until in zip(*(pauses[c].tolist() for c in ("request", "after", "until")), strict=True):
-        prefilling |= (request == r) & (step > after) & (step <= until)
+    prefilling |= _paused(run, request, step)
     # Who was preempted and has no token since is still prefilling again, from then on.
     lost = run.preemptions["until"] < 0
-    for r, since in zip(run.preemptions["request"][lost].tolist(), run.preemptions["step"][lost].tolist(), strict=True):
-        prefilling |= (request == r) & (step >= since)
+    since = np.full(len(requests["id"]), len(ends), dtype=np.int64)
+    np.minimum.at(since, run.preemptions["request"][lost], run.preemptions["step"][lost])
+    prefilling |= step >= since[request]
     return {"step": step[prefilling], "request": request[prefilling], "tokens": tokens[prefilling]}
+
+
+def _paused(run: StoredRun, request: IntArray, step: IntArray) -> NDArray[np.bool_]:
+    """Return which of the requests in the steps are within a pause, after its ``after`` and until its ``until``."""
+    pauses, width = pauses_of(run.preemptions), len(run.steps["start_ns"]) + 1
+    if not len(pauses["request"]):
+        return np.zeros(len(step), dtype=np.bool_)
+    # Numbers that rise by request and then by step.
+    begins = pauses["request"] * width + pauses["after"]
+    ends = np.maximum.accumulate(pauses["request"] * width + pauses["until"])
+    at = request * width + step
+    before = np.searchsorted(begins, at, side="left") - 1
+    paused: NDArray[np.bool_] = (before >= 0) & (ends[np.maximum(before, 0)] >= at)
+    return paused
 
 
 def _deduced(requests: Columns, steps: Columns) -> Columns | None:

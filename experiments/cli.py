@@ -99,8 +99,10 @@ def main(arguments: list[str] | None = None) -> int:
         if not told:
             return 2
         sentence, status = told, int(getattr(e, "status", 2))
+    from experiments.output import visible
+
     with contextlib.suppress(OSError):  # where stderr cannot be written, the status still says it
-        print(f"prefillsim: {sentence}", file=sys.stderr)
+        print(f"prefillsim: {visible(sentence)}", file=sys.stderr)
     if "--json" in arguments:
         _emit_error(sentence)
     return status

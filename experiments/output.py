@@ -21,6 +21,14 @@ LEAST_WIDTH = 80
 NAME_WIDTH = 28
 """Names up to this long are not wrapped, whatever else must be."""
 
+CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160)) if chr(c) not in "\t\n"}
+"""What a terminal takes for an order, and how it is printed: names are anybody's."""
+
+
+def visible(text: str) -> str:
+    """Return a text without orders to a terminal; tabs and ends of lines stay."""
+    return text.translate(CONTROLS)
+
 
 def emit(document: Any) -> None:
     """Print one JSON document on stdout."""
@@ -47,13 +55,13 @@ def keep(out: Path | None, name: str, document: Any) -> None:
 def say(*lines: str) -> None:
     """Print plain lines on stdout."""
     for line in lines:
-        print(line)
+        print(visible(line))
 
 
 def warn(messages: Iterable[str]) -> None:
     """Print warnings on stderr."""
     for message in messages:
-        print(f"warning: {message}", file=sys.stderr)
+        print(f"warning: {visible(message)}", file=sys.stderr)
 
 
 def fail_with(failures: Sequence[str], runs: int) -> None:
@@ -65,7 +73,7 @@ def fail_with(failures: Sequence[str], runs: int) -> None:
     if not failures:
         return
     for failure in failures[:SHOWN_FAILURES]:
-        print(f"failed: {failure}", file=sys.stderr)
+        print(f"failed: {visible(failure)}", file=sys.stderr)
     more = len(failures) - SHOWN_FAILURES
     print(f"{len(failures)} of {runs} runs failed" + (f", {more} more than shown" if more > 0 else ""), file=sys.stderr)
     raise typer.Exit(1)
@@ -83,6 +91,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) 
     from rich.table import Table
     from rich.text import Text
 
+    columns, rows = [visible(column) for column in columns], [[visible(cell) for cell in row] for row in rows]
     drawn = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for i, column in enumerate(columns):
         longest = max((len(line) for row in rows for line in row[i].split("\n")), default=0)

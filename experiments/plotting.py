@@ -53,6 +53,7 @@ def save_figure(figure: Figure, folder: Path, stem: str, rows: Rows) -> list[Pat
     """
     from matplotlib import rc_context
 
+    take_texts_as_they_are(figure)
     paths = [folder / f"{stem}.csv"]
     atomic_write(paths[0], csv_bytes(rows))
     _lay_out(figure)
@@ -66,6 +67,20 @@ def save_figure(figure: Figure, folder: Path, stem: str, rows: Rows) -> list[Pat
             paths.append(folder / f"{stem}.{suffix}")
             atomic_write(paths[-1], buffer.getvalue())
     return paths
+
+
+def take_texts_as_they_are(figure: Figure) -> None:
+    """Keep matplotlib from taking texts for mathematics that are none: in names, which are anybody's, $ may stand."""
+    from matplotlib.mathtext import MathTextParser
+    from matplotlib.text import Text
+
+    parser = MathTextParser("path")
+    for text in figure.findobj(Text):
+        if text.get_parse_math() and "$" in text.get_text():
+            try:
+                parser.parse(text.get_text())
+            except (ValueError, RecursionError):
+                text.set_parse_math(False)
 
 
 def _lay_out(figure: Figure) -> None:

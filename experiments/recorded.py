@@ -37,6 +37,9 @@ STEP_COLUMNS = (
     *("granted_tokens", "exception", "predicted_ns", "kv_blocks", "busy_ns", "replica"),
 )
 
+FRACTIONS = ("tpot_mean_ns", "tpot_p99_ns")
+"""Columns whose numbers need not be whole."""
+
 HOSTS = {"vllm": "vLLM", "hybrid": "hybrid engine", "server": "server"}
 """What a run was made on, other than the simulator, for people."""
 
@@ -156,6 +159,8 @@ def read_recorded(folder: Path) -> Recorded:
                 raise StoreError(f"{folder / name} has no column {column}")
             if table[column].dtype.kind not in "if":
                 raise StoreError(f"{folder / name}: column {column} should hold numbers")
+            if table[column].dtype.kind == "f" and column not in FRACTIONS:
+                raise StoreError(f"{folder / name}: column {column} should hold whole numbers")
             extreme = _extreme(table[column])
             if extreme > FINITE:
                 raise StoreError(f"{folder / name}: column {column} holds {extreme:.6g}, which is no time or count")
@@ -187,7 +192,8 @@ def _check_references(folder: Path, stored: StoredRun) -> None:
             values = table.get(column, np.empty(0))
             if column not in table or values.dtype.kind != "i":
                 raise StoreError(f"{folder / name} has no column {column} of whole numbers")
-            if len(values) and not -1 <= int(values.min()) <= int(values.max()) < bound:
+            least = -1 if column in ("after", "until") else 0
+            if len(values) and not least <= int(values.min()) <= int(values.max()) < bound:
                 raise StoreError(f"{folder / name}: column {column} points outside the other tables")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.plotting import BLUE, RED, WIDE, new_figure
+from experiments.plotting import BLUE, RED, WIDE, new_figure, take_texts_as_they_are
 from experiments.recorded import Recorded
 from experiments.tables import Rows
 from policies.units import MS
@@ -84,5 +84,6 @@ def steps_svg(runs: Sequence[Recorded], window_ns: tuple[int, int]) -> str:
     with new_figure(WIDE, 0.6 + 1.25 * len(panels)) as figure:
         draw_steps(figure, panels, (window_ns[0] / MS, window_ns[1] / MS))
         buffer = io.StringIO()
+        take_texts_as_they_are(figure)
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()

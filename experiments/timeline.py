@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import numpy as np
 from experiments.chunks import chunks_of
 from experiments.recorded import Recorded
 from sim.gaps import pauses_of
-from sim.records import FINISHED, OUTCOMES, Columns
+from sim.records import FINISHED, NULL, OUTCOMES, Columns
 from traces.schema import IntArray
 
 Event = dict[str, Any]
@@ -104,16 +106,17 @@ def _step_events(steps: Columns, kept: IntArray, pid: int) -> Iterator[Event]:
 
 def _lanes(steps: Columns, kept: IntArray) -> list[tuple[int, int]]:
     """Return each step's replica, and which of its threads has room: the first, unless steps overlap."""
-    ends: dict[int, list[int]] = {}
-    lanes = []
+    busy: dict[int, list[tuple[int, int]]] = {}
+    free: dict[int, list[int]] = {}
+    lanes = [(0, 0)] * len(kept)
     starts, durations, replicas = (steps[c][kept].tolist() for c in ("start_ns", "duration_ns", "replica"))
-    for start, duration, replica in zip(starts, durations, replicas, strict=True):
-        own = ends.setdefault(replica, [])
-        lane = next((k for k, end in enumerate(own) if end <= start), len(own))
-        if lane == len(own):
-            own.append(0)
-        own[lane] = start + duration
-        lanes.append((replica, lane))
+    for j in np.argsort(steps["start_ns"][kept], kind="stable").tolist():
+        running, idle = busy.setdefault(replicas[j], []), free.setdefault(replicas[j], [])
+        while running and running[0][0] <= starts[j]:
+            heappush(idle, heappop(running)[1])
+        lane = heappop(idle) if idle else len(running)
+        heappush(running, (starts[j] + durations[j], lane))
+        lanes[j] = (replicas[j], lane)
     return lanes
 
 
@@ -209,15 +212,23 @@ def _phases(
         return
     yield from span.instant("first token", first)
     yield from span.begin("decode", first)
+    chunks = sorted(chunks, key=_step)
+    told = NULL
     for after, until in pauses:
+        after, told = max(after, told), max(until, told)
+        if after >= until:  # a run's pauses follow each other; what others wrote may not
+            continue
         yield from span.begin("preempted", int(ends[after]))
-        for step, tokens in chunks:
-            if after < step <= until:
-                yield from span.whole("chunk", int(steps["start_ns"][step]), int(ends[step]), {"tokens": tokens})
+        for step, tokens in chunks[bisect_right(chunks, after, key=_step) : bisect_right(chunks, until, key=_step)]:
+            yield from span.whole("chunk", int(steps["start_ns"][step]), int(ends[step]), {"tokens": tokens})
         yield from span.end("preempted", int(ends[until]))
     yield from span.end("decode", over)
     if row["outcome"] == FINISHED:
         yield from span.instant("finished", over)
+
+
+def _step(chunk: tuple[int, ...]) -> int:
+    return chunk[0]
 
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:

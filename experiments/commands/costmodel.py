@@ -197,8 +197,7 @@ def artefacts(
 def _shipped(name: str, card: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
     from experiments.costmodels_shown import kinds
 
-    fit = card.get("fit", {})
-    errors = fit.get("held_out", {}).get(fit.get("picked"), {})
+    errors = _errors(card)
     return {
         "name": name,
         "kind": kinds(data),
@@ -211,21 +210,48 @@ def _shipped(name: str, card: dict[str, Any], data: dict[str, Any]) -> dict[str,
 
 
 def _card_lines(card: dict[str, Any]) -> list[str]:
-    fit = card.get("fit", {})
-    errors = fit.get("held_out", {}).get(fit.get("picked"), {})
-    lines = [
-        f"{card['model']} ({card['dtype']}, TP {card['tensor_parallel']}) on {card['device']}, {card['engine']} "
-        f"{card['engine_version']}{', estimated' if card.get('estimated') else ''}",
-        f"from {card['source']}",
-        f"made by {card['command']}",
-    ]
-    if errors:
+    """Return what a card says for people; whatever it lacks, or has in another form than ours, is left out."""
+    said = {key: str(value) for key, value in card.items() if isinstance(value, str | int | float)}
+    lines = []
+    if "device" in said:
+        tp = [f"TP {said['tensor_parallel']}"] if "tensor_parallel" in said else []
+        setting = ", ".join([said[key] for key in ("dtype",) if key in said] + tp)
+        model = f"{said.get('model', 'a model')}{f' ({setting})' if setting else ''} on {said['device']}"
+        engine = " ".join(said[k] for k in ("engine", "engine_version") if k in said)
+        lines.append(f"{model}{f', {engine}' if engine else ''}{', estimated' if card.get('estimated') else ''}")
+    lines += [f"{how} {said[key]}" for how, key in (("from", "source"), ("made by", "command")) if key in said]
+    if errors := _errors(card):
+        fit = card["fit"]
         lines.append(
             f"held-out errors: {errors['mae']:.2%} on average, {errors['worst_decile']:.2%} in the worst decile, bias "
-            f"{errors['bias']:+.2%}, over {fit['shapes']} shapes; picked as {fit['why']}"
+            f"{errors['bias']:+.2%}, over {fit.get('shapes')} shapes; picked as {fit.get('why')}"
         )
-    lines.append("range: " + ", ".join(f"{c} {low:,} to {high:,}" for c, (low, high) in card["range"].items()))
-    return [*lines, *(f"mind: {caveat}" for caveat in card.get("caveats", []))]
+    ranges = card.get("range")
+    if isinstance(ranges, dict) and ranges and all(map(_is_range, ranges.values())):
+        lines.append("range: " + ", ".join(f"{c} {low:,} to {high:,}" for c, (low, high) in ranges.items()))
+    caveats = card.get("caveats")
+    return [*lines, *(f"mind: {caveat}" for caveat in (caveats if isinstance(caveats, list) else []))]
+
+
+def _errors(card: dict[str, Any]) -> dict[str, float]:
+    """Return the errors of the estimator that was picked; empty where the card has none, or not as we write them."""
+    fit = card.get("fit")
+    if not isinstance(fit, dict):
+        return {}
+    held_out, picked = fit.get("held_out"), fit.get("picked")
+    errors = held_out.get(picked) if isinstance(held_out, dict) and isinstance(picked, str) else None
+    names = ("mae", "worst_decile", "bias")
+    if not isinstance(errors, dict) or not all(_is_number(errors.get(name)) for name in names):
+        return {}
+    return {name: float(errors[name]) for name in names}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < 1 << 63
+
+
+def _is_range(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
 
 
 def _cell(value: float | int) -> str:

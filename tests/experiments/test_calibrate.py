@@ -388,3 +388,41 @@ def test_the_targets_on_measured_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(s.falls == 0 and s.certified for s in found.scores.values())
     assert found.coverage is not None
     assert abs(found.coverage.conformal - 0.99) <= 0.005
+
+
+ODD: list[Any] = [
+    None,
+    True,
+    0,
+    10**400,
+    1e308,
+    float("nan"),
+    "a\nb\x1b[31m",
+    [],
+    [[]],
+    ["x"],
+    [3, 2, 1],
+    {},
+    {"a": {}},
+]
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_a_card_is_anybodys(value: Any, cli: Cli, tmp_path: Path) -> None:
+    """What a card says wrong, or does not say, is left out; what it says right is told."""
+    model, card = LinearCost().to_dict(), load_card("h100-llama3.1-8b")
+    path = tmp_path / "m.json"
+    for keys in ([], *([k] for k in card), *(["fit", k] for k in card["fit"]), ["range", "n_decode"]):
+        damaged: Any = json.loads(json.dumps(card))
+        inner = damaged
+        for key in keys[:-1]:
+            inner = inner[key]
+        if keys:
+            inner[keys[-1]] = value
+        path.write_text(json.dumps({**model, "card": damaged if keys else {"note": value}}))
+        result = cli("costmodel", "show", "m.json")
+        assert result.code == 0
+        assert "per_token_ns" in result.out
+        assert "\x1b" not in result.out
+        if keys and keys != ["device"]:
+            assert f"on {card['device']}" in result.out

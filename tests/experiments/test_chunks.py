@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.chunks import chunks_of
+from experiments.chunks import _paused, chunks_of
 from sim.records import Columns
-from sim.store import read_run
+from sim.store import StoredRun, read_run
 from tests.experiments.runs import SCARCE, stored
 
 POLICIES = (
@@ -74,3 +74,23 @@ def test_replicas_have_steps_of_their_own(tmp_path: Path) -> None:
     assert found is not None
     assert rows(found) == rows(tables.chunks)
     assert len(np.unique(tables.steps["replica"])) == 3
+
+
+STEPS = 6
+PAIRS = st.tuples(st.integers(0, 2), st.integers(0, STEPS - 1))
+
+
+@settings(deadline=None)
+@given(
+    pauses=st.lists(st.tuples(st.integers(0, 2), st.integers(-1, STEPS - 1), st.integers(-1, STEPS - 1)), max_size=8),
+    asked=st.lists(PAIRS, max_size=12),
+)
+def test_a_pause_is_after_one_token_and_until_the_next(
+    pauses: list[tuple[int, int, int]], asked: list[tuple[int, int]]
+) -> None:
+    request, after, until = np.array(pauses, dtype=np.int64).reshape(-1, 3).T
+    preemptions = {"step": after, "request": request, "after": after, "until": until}
+    run = StoredRun({}, {"start_ns": np.zeros(STEPS)}, preemptions, None, {})
+    who, when = np.array(asked, dtype=np.int64).reshape(-1, 2).T
+    told = [any(r == p and 0 <= a < s <= u for p, a, u in pauses) for r, s in asked]
+    assert _paused(run, who, when).tolist() == told

@@ -66,3 +66,13 @@ def test_a_table_comes_as_png_pdf_and_its_numbers(tmp_path: Path) -> None:
     assert csv == b"x,y\n1,2.5\n2,\n"
     assert size(png) == (1380, int((0.5 + 5 * 0.19) * 200))
     assert b"DejaVuSans-Bold" in pdf
+
+
+@pytest.mark.parametrize("name", ["$x^$", "a$\\frac{$b", "$" * 9, "$5 and $6", "${" * 5 + "$"])
+def test_names_are_no_mathematics(name: str, tmp_path: Path) -> None:
+    with new_figure(NARROW, 2.0) as figure:
+        axis = figure.subplots()
+        axis.plot([1, 2], [1, 2], label=name)
+        axis.set_title(name)
+        axis.legend()
+        assert len(save_figure(figure, tmp_path, "name", ROWS)) == 3

@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.recorded import read_recorded
-from experiments.timeline import microseconds, trace_document
+from experiments.timeline import _lanes, microseconds, trace_document
 from sim.records import FINISHED
 from sim.store import read_run
 from tests.experiments.conftest import Cli
@@ -205,6 +206,38 @@ def test_what_cannot_be_used_is_one_sentence(arguments: list[str], told: str, cl
     assert result.code == 2
     assert told in result.err
     assert result.err.count("\n") == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20), st.integers(0, 2)), max_size=30))
+def test_a_step_lies_on_the_first_thread_with_room(rows: list[tuple[int, int, int]]) -> None:
+    starts, durations, replicas = np.array(sorted(rows), dtype=np.int64).reshape(-1, 3).T
+    ends: dict[int, list[int]] = {}
+    first = []
+    for start, duration, replica in zip(starts.tolist(), durations.tolist(), replicas.tolist(), strict=True):
+        own = ends.setdefault(replica, [])
+        lane = next((k for k, end in enumerate(own) if end <= start), len(own))
+        own[lane:] = [start + duration, *own[lane + 1 :]]
+        first.append((replica, lane))
+    steps = {"start_ns": starts, "duration_ns": durations, "replica": replicas}
+    assert _lanes(steps, np.arange(len(rows))) == first
+
+
+def test_steps_that_all_overlap_do_not_take_for_ever() -> None:
+    n = 100_000  # with a look at every thread for each it would be five thousand million
+    steps = {"start_ns": np.arange(n), "duration_ns": np.full(n, n), "replica": np.zeros(n, dtype=np.int64)}
+    assert _lanes(steps, np.arange(n)) == [(0, k) for k in range(n)]
+
+
+def test_pauses_of_one_request_are_told_one_after_the_other(tmp_path: Path) -> None:
+    """In runs they are; in a table that somebody wrote all may hold all chunks."""
+    stored(tmp_path / "run", batches=True, **SCARCE)
+    run = read_recorded(tmp_path / "run")
+    steps = min(len(run.tables.steps["start_ns"]), 300)
+    after, until = np.meshgrid(np.arange(steps), np.arange(steps))
+    request = np.full(steps * steps, run.tables.preemptions["request"][0])
+    columns = {"step": after.ravel(), "request": request, "after": after.ravel(), "until": until.ravel()}
+    text = trace_document([replace(run, tables=replace(run.tables, preemptions=columns))])
+    assert text.count('"chunk"') <= 2 * 2 * len(run.tables.batches["step"])  # type: ignore[index]
 
 
 def test_names_cannot_break_out_of_the_document(tmp_path: Path) -> None:

@@ -311,20 +311,30 @@ def broken(folder: Path, kind: str) -> str:
         (folder / "summary.json").write_text("{}")
         return "its tables were not kept"
     table = pq.read_table(folder / "requests.parquet")
+    if kind == "fractions":
+        at = table.schema.get_field_index("slo_ttft_ns")
+        table = table.set_column(at, "slo_ttft_ns", pa.array([float("nan")] * len(table)))
+        return _replaced(folder, table, "column slo_ttft_ns should hold whole numbers")
     table = (
         table.drop_columns(["ttft_ns"])
         if kind == "no column"
         else table.set_column(table.schema.get_field_index("ttft_ns"), "ttft_ns", [["x"] * len(table)])
     )
+    told = "has no column ttft_ns" if kind == "no column" else "column ttft_ns should hold numbers"
+    return _replaced(folder, table, told)
+
+
+def _replaced(folder: Path, table: pa.Table, told: str) -> str:
     pq.write_table(table, folder / "requests.parquet")
     head = json.loads((folder / "run.json").read_text())
     head["files"]["requests.parquet"] = hashlib.sha256((folder / "requests.parquet").read_bytes()).hexdigest()
     (folder / "run.json").write_text(json.dumps(head))
-    return "has no column ttft_ns" if kind == "no column" else "column ttft_ns should hold numbers"
+    return told
 
 
 @pytest.mark.parametrize(
-    "kind", ["no record", "damaged", "no json", "other format", "summary only", "no column", "text for numbers"]
+    "kind",
+    ["no record", "damaged", "no json", "other format", "summary only", "no column", "text for numbers", "fractions"],
 )
 def test_a_broken_run_is_one_sentence(kind: str, cli: Cli, tmp_path: Path) -> None:
     stored(tmp_path / "run", **{"trace.limit": 5})

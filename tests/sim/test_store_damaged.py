@@ -8,12 +8,14 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sim.parquet import from_parquet
 from sim.store import FORMAT, RUN, SUMMARY, TABLES, StoreError, read_run
 
 
@@ -24,7 +26,7 @@ def write(folder: Path, contents: dict[str, bytes]) -> None:
     (folder / RUN).write_text(json.dumps({"format": FORMAT, "version": 1, "files": digests}))
 
 
-def parquet(**columns: list[object]) -> bytes:
+def parquet(**columns: object) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer)
     return buffer.getvalue()
@@ -37,6 +39,9 @@ def parquet(**columns: list[object]) -> bytes:
         (parquet(a=[1]), "outcome is missing"),
         (parquet(outcome=["x"]), "unknown"),
         (parquet(outcome=[1]), "unknown"),
+        (parquet(outcome=[[1]]), "'outcome' holds list<element: int64>; numbers or texts are needed"),
+        (parquet(a=pa.array([2**64 - 1], pa.uint64())), "is not a table of a run"),
+        (parquet(a=pa.array(np.ones(20_000_000))), "become more than"),
     ],
 )
 def test_tables_of_something_else(first: bytes, says: str, tmp_path: Path) -> None:
@@ -54,3 +59,16 @@ def test_damaged_tables(name: str, at: int, scrap: bytes, tmp_path: Path) -> Non
     write(tmp_path, contents)
     with suppress(StoreError):
         read_run(tmp_path)
+
+
+def test_a_long_text_in_every_row_is_kept_once(tmp_path: Path) -> None:
+    n, text = 50_000, "x" * 200_000
+    many = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, dtype=np.int32)), pa.array([text]))
+    some = pa.array(["finished", None] * (n // 2))
+    assert n * len(text) > 10**9
+    columns = from_parquet(parquet(a=many, b=pa.array(np.arange(n, dtype=np.uint8)), c=some, d=[None] * n))
+    assert columns["a"][0] is columns["a"][-1]
+    assert columns["a"][0] == text
+    assert columns["b"].dtype == np.int64
+    assert columns["c"].tolist() == some.to_pylist()
+    assert columns["d"].tolist() == [None] * n
