@@ -49,6 +49,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "sim/stats.py": ("sim/test_percentile_halves.py", "sim/test_stats_series.py", "sim/test_stats.py"),
     "sim/tables.py": ("sim/test_metrics_reference.py", *ENGINE),
     "sim/gaps.py": ("sim/test_metrics_reference.py", *ENGINE),
+    "sim/departures.py": (*ENGINE, "engine/test_pipelines.py"),
     "sim/": ENGINE,
 }
 """By the beginning of a file's path, the test modules that are run in this order until one fails; the longest wins."""

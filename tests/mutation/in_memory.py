@@ -181,6 +181,18 @@ MUTANTS = [
     ),
     Mutant(
         PAGING,
+        "self.goals[i] - before, tokens, FAR if cap is None else cap)",
+        "self.goals[i] - before, tokens)",
+        "blocks are planned for no more than the cap",
+    ),
+    Mutant(
+        PAGING,
+        "            tokens -= c",
+        "            pass",
+        "blocks are planned for granted tokens alone",
+    ),
+    Mutant(
+        PAGING,
         "need = 0 if (step - begin + self.goals[index]) % self.block else 1",
         "need = 0 if (step - begin + self.goals[index] + 1) % self.block else 1",
         "a block is taken when the last one is full",
