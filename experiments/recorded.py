@@ -18,7 +18,7 @@ from experiments.config import ConfigError
 from policies.units import FOREVER_NS
 from sim.metrics import Summary
 from sim.objectives import Objectives
-from sim.records import OUTCOMES
+from sim.records import NULL, OUTCOMES
 from sim.store import RUN, SUMMARY, StoredRun, StoreError, read_run
 
 INDEX = "sweep.json"
@@ -39,6 +39,9 @@ STEP_COLUMNS = (
 
 FRACTIONS = ("tpot_mean_ns", "tpot_p99_ns")
 """Columns whose numbers need not be whole."""
+
+MOST_REPLICAS = 4096
+"""What is told of each replica looks through all steps."""
 
 HOSTS = {"vllm": "vLLM", "hybrid": "hybrid engine", "server": "server"}
 """What a run was made on, other than the simulator, for people."""
@@ -182,6 +185,15 @@ def _check_references(folder: Path, stored: StoredRun) -> None:
     n, steps = len(stored.requests["arrival_ns"]), len(stored.steps["start_ns"])
     if (stored.requests["outcome"] >= len(OUTCOMES)).any():
         raise StoreError(f"{folder / 'requests.parquet'}: an outcome is not known")
+    for column in ("slo_ttft_ns", "slo_tpot_ns"):
+        if ((stored.requests[column] < 1) & (stored.requests[column] != NULL)).any():
+            raise StoreError(f"{folder / 'requests.parquet'}: column {column} holds no time above 0")
+    owner, lane, visible = stored.requests["replica"], stored.steps["replica"], stored.requests["visible_step"]
+    if ((lane < 0) | (lane >= MOST_REPLICAS)).any() or (np.diff(lane) < 0).any():
+        raise StoreError(f"{folder / 'steps.parquet'}: the steps are not those of one replica after the other")
+    within = (np.searchsorted(lane, owner) <= visible) & (visible <= np.searchsorted(lane, owner, side="right"))
+    if not (within | (visible == NULL)).all():
+        raise StoreError(f"{folder / 'requests.parquet'}: column visible_step points outside its replica's steps")
     pointing = [
         ("preemptions.parquet", stored.preemptions, {"request": n, "step": steps, "after": steps, "until": steps})
     ]

@@ -290,6 +290,36 @@ def test_odd_records_are_shown_as_well_as_can_be(
     parsed(report(base))
 
 
+@pytest.mark.parametrize(
+    ("name", "column", "value", "told"),
+    [
+        ("steps", "replica", 10**6, "the steps are not those of one replica after the other"),
+        ("steps", "replica", -1, "the steps are not those of one replica after the other"),
+        ("requests", "visible_step", 10**6, "column visible_step points outside its replica's steps"),
+        ("requests", "visible_step", -3, "column visible_step points outside its replica's steps"),
+        ("requests", "replica", 5, "column visible_step points outside its replica's steps"),
+        ("requests", "slo_ttft_ns", 0, "column slo_ttft_ns holds no time above 0"),
+    ],
+)
+@pytest.mark.parametrize("command", ["why", "timeline"])
+def test_tables_that_point_nowhere_are_one_sentence(
+    name: str, column: str, value: int, told: str, command: str, cli: Cli, tmp_path: Path
+) -> None:
+    stored(tmp_path / "run", **{"trace.limit": 5})
+    path = tmp_path / "run" / f"{name}.parquet"
+    table = pq.read_table(path)
+    values = [value, *table[column].to_pylist()[1:]]
+    table = table.set_column(table.schema.get_field_index(column), column, pa.array(values, pa.int64()))
+    pq.write_table(table, path)
+    head = json.loads((tmp_path / "run" / "run.json").read_text())
+    head["files"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (tmp_path / "run" / "run.json").write_text(json.dumps(head))
+    result = cli(command, "run")
+    assert result.code == 2
+    assert told in result.err
+    assert result.err.count("\n") == 1
+
+
 def broken(folder: Path, kind: str) -> str:
     """Damage a run and return what should be said of it."""
     if kind == "no record":

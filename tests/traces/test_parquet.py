@@ -1,6 +1,7 @@
 """Our own Parquet, damaged, or made by another program."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +10,8 @@ import pytest
 
 from traces.io import read_trace, write_trace
 from traces.schema import Segments, Trace, TraceError
+
+UNSIGNED = pa.array([[1, 2], [2**64 - 1]], pa.list_(pa.uint64()))
 
 
 @pytest.fixture
@@ -46,6 +49,7 @@ def full() -> Trace:
         ("segment_ids", [[1, 2], None], "row 2, column segment_ids: the list is missing"),
         ("segment_ids", [[1, 2], []], "row 2, column segment_tokens: there are not as many tokens as ids"),
         ("segment_tokens", [[1, 2], [0]], "row 2, column segment_tokens: a segment needs at least 1 token"),
+        ("segment_ids", UNSIGNED, "row 2, column segment_ids: an id is above 2**63 - 1"),
         ("segment_tokens", [[1, 3], [4]], "row 1, column segment_tokens: the segments hold 4 tokens, the prompt has 3"),
         (
             "segment_tokens",
@@ -56,7 +60,7 @@ def full() -> Trace:
         ("prompt_tokens", None, "no trace format has the columns arrival_ns, output_tokens, "),
     ],
 )
-def test_parquet_columns_are_checked(tmp_path: Path, full: Trace, column: str, values: list, expected: str) -> None:
+def test_parquet_columns_are_checked(tmp_path: Path, full: Trace, column: str, values: Any, expected: str) -> None:
     path = tmp_path / "t.parquet"
     write_trace(full, path)
     table = pa.parquet.read_table(path)
