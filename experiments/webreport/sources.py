@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import realpath
 from pathlib import Path
 
 from experiments.config import ConfigError
@@ -32,9 +33,9 @@ def read_sources(paths: Sequence[Path]) -> Sources:
     """
     runs: list[Recorded] = []
     found: list[Swept] = []
-    given: dict[Path, Path] = {}
+    given: dict[str, Path] = {}
     for path in paths:
-        given.setdefault(path.resolve(), path)
+        given.setdefault(realpath(path), path)  # a link to itself is a path too
     for path in given.values():
         read = read_any(path)
         if isinstance(read, Swept):

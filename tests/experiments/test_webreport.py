@@ -395,6 +395,13 @@ def test_what_cannot_be_reported_is_one_sentence(arguments: list[str], told: str
     assert result.err.count("\n") == 1
 
 
+def test_a_link_to_itself_is_no_folder(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to("run")
+    result = cli("report", "run")
+    assert result.code == 2
+    assert "there is no folder run" in result.err
+
+
 def test_a_sweep_cannot_point_outside_its_folder(tmp_path: Path) -> None:
     swept(tmp_path / "sweep", {}, **{"trace.limit": 5})
     path = tmp_path / "sweep" / "sweep.json"

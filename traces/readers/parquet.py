@@ -192,9 +192,8 @@ def _check_segments(table: Table, prompts: IntArray) -> None:
     table.refuse(_flags(pc.is_null(ids)), SEGMENTS[0], lambda i: "the list is missing")
     table.refuse(_flags(pc.is_null(tokens)), SEGMENTS[1], lambda i: "the list is missing")
     long = np.zeros(len(table), dtype=np.bool_)
-    long[np.repeat(np.arange(len(table)), _lengths(ids))[ids.flatten().to_numpy(zero_copy_only=False) > INT64_MAX]] = (
-        True
-    )
+    above = ids.flatten().to_numpy(zero_copy_only=False) > INT64_MAX
+    long[np.repeat(np.arange(len(table)), _lengths(ids))[above]] = True
     table.refuse(long, SEGMENTS[0], lambda i: "an id is above 2**63 - 1")
     counts, lengths = _lengths(tokens), tokens.flatten().to_numpy(zero_copy_only=False)
     table.refuse(table.ok & (_lengths(ids) != counts), SEGMENTS[1], lambda i: "there are not as many tokens as ids")
