@@ -32,15 +32,19 @@ REQUEST = "request"
 STEP = "step"
 
 
-def trace_document(runs: Sequence[Recorded], window: Window = None) -> str:
-    """Return a trace of several runs as JSON text.
+def trace_lines(runs: Sequence[Recorded], window: Window = None) -> Iterator[str]:
+    """Yield a trace of several runs as JSON text, one event to a line.
 
     With a window only steps that begin in it, and requests that are there during it, are told.
     """
-    events = [event for pid, run in enumerate(runs, 1) for event in run_events(run, pid, window)]
     head = {"displayTimeUnit": "ms", "otherData": {"made by": "prefillsim timeline", "runs": len(runs)}}
-    body = ",\n".join(json.dumps(event, separators=(",", ":"), allow_nan=False) for event in events)
-    return f'{json.dumps(head)[:-1]}, "traceEvents": [\n{body}\n]}}\n'
+    end = f'{json.dumps(head)[:-1]}, "traceEvents": ['
+    encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+    for pid, run in enumerate(runs, 1):
+        for event in run_events(run, pid, window):
+            yield f"{end}\n{encode(event)}"
+            end = ","
+    yield "\n]}\n"
 
 
 def run_events(run: Recorded, pid: int, window: Window = None) -> Iterator[Event]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import BinaryIO
 
 from experiments.config import ConfigError
 from sim.store import atomic_write
@@ -23,14 +26,23 @@ def check_file(path: Path, *suffixes: str) -> None:
         raise ConfigError(f"--out {path}: there is no folder {path.parent}")
 
 
-def write_text(path: Path, text: str) -> int:
+def write_text(path: Path, text: str | Iterable[str]) -> int:
     """Write a file, compressed where its name ends with ``.gz``; return its size in bytes.
+
+    Args:
+        path: where.
+        text: all of it, or piece by piece, of which no two need to be in memory.
 
     Raises:
         OSError: if it cannot be written; what was there is kept then.
     """
-    content = text.encode("utf-8", errors="replace")
-    if path.name.endswith(".gz"):
-        content = gzip.compress(content, 6, mtime=0)
-    atomic_write(path, content)
-    return len(content)
+    pieces = (text,) if isinstance(text, str) else text
+
+    def fill(file: BinaryIO) -> None:
+        packed = path.name.endswith(".gz")
+        with gzip.GzipFile("", "wb", 6, file, mtime=0) if packed else nullcontext(file) as target:
+            for piece in pieces:
+                target.write(piece.encode("utf-8", errors="replace"))
+
+    atomic_write(path, fill)
+    return path.stat().st_size

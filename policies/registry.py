@@ -6,6 +6,7 @@ import difflib
 import functools
 import hashlib
 import importlib
+import os
 import pkgutil
 import re
 import sys
@@ -148,7 +149,7 @@ def load_plugin(path: str | Path) -> list[type[Part]]:
     Raises:
         PolicyError: if the file cannot be read or run, or registers nothing; it names the file and line.
     """
-    file = Path(path).resolve()
+    file = Path(os.path.realpath(path))  # a link to itself is a file that cannot be read
     try:
         source = read_bounded(file)
     except OSError as e:

@@ -37,7 +37,7 @@ def timeline(
     from experiments.config import ConfigError
     from experiments.recorded import read_runs, window_of
     from experiments.step_picture import steps_svg
-    from experiments.timeline import trace_document
+    from experiments.timeline import trace_lines
     from experiments.written import check_file, write_text
 
     span = window_of(window)
@@ -52,7 +52,7 @@ def timeline(
     runs = read_runs(folders)
     written = []
     if out is not None:
-        written.append((out, write_text(out, trace_document(runs, span))))
+        written.append((out, write_text(out, trace_lines(runs, span))))
     if svg is not None and span is not None:
         written.append((svg, write_text(svg, steps_svg(runs, span))))
     if json:

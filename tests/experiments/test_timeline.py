@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.recorded import read_recorded
-from experiments.timeline import _lanes, microseconds, trace_document
+from experiments.timeline import _lanes, microseconds, trace_lines
 from sim.records import FINISHED
 from sim.store import read_run
 from tests.experiments.conftest import Cli
@@ -110,7 +110,7 @@ KINDS = {
 def test_totals_are_those_of_the_run(kind: str, batches: bool, tmp_path: Path) -> None:
     tables = stored(tmp_path / "run", batches=batches, **KINDS[kind])
     requests, steps = tables.requests, tables.steps
-    db, _ = loaded(trace_document([read_recorded(tmp_path / "run")]))
+    db, _ = loaded("".join(trace_lines([read_recorded(tmp_path / "run")])))
 
     def one(sql: str) -> int:
         return int(db.execute(sql).fetchone()[0] or 0)
@@ -141,7 +141,7 @@ def test_totals_are_those_of_the_run(kind: str, batches: bool, tmp_path: Path) -
 def test_several_runs_are_processes_of_one_trace(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 1)):
         stored(tmp_path / name, seeds=[seed])
-    db, events = loaded(trace_document([read_recorded(tmp_path / name) for name in "ab"]))
+    db, events = loaded("".join(trace_lines([read_recorded(tmp_path / name) for name in "ab"])))
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
     assert names == ["sloweave on mixed, seed 0", "sloweave on mixed, seed 1"]
     for pid, name in ((1, "a"), (2, "b")):
@@ -153,7 +153,7 @@ def test_several_runs_are_processes_of_one_trace(tmp_path: Path) -> None:
 
 def test_counters_say_what_each_step_began_with(tmp_path: Path) -> None:
     tables = stored(tmp_path / "run", **SCARCE)
-    _, events = loaded(trace_document([read_recorded(tmp_path / "run")]))
+    _, events = loaded("".join(trace_lines([read_recorded(tmp_path / "run")])))
     for name, key, column in (
         *(("queue", "requests", "waiting"), ("batch", "decodes", "n_decode"), ("batch", "prefills", "n_prefill")),
         ("KV blocks", "in use", "kv_blocks"),
@@ -236,7 +236,7 @@ def test_pauses_of_one_request_are_told_one_after_the_other(tmp_path: Path) -> N
     after, until = np.meshgrid(np.arange(steps), np.arange(steps))
     request = np.full(steps * steps, run.tables.preemptions["request"][0])
     columns = {"step": after.ravel(), "request": request, "after": after.ravel(), "until": until.ravel()}
-    text = trace_document([replace(run, tables=replace(run.tables, preemptions=columns))])
+    text = "".join(trace_lines([replace(run, tables=replace(run.tables, preemptions=columns))]))
     assert text.count('"chunk"') <= 2 * 2 * len(run.tables.batches["step"])  # type: ignore[index]
 
 
@@ -245,7 +245,7 @@ def test_names_cannot_break_out_of_the_document(tmp_path: Path) -> None:
     head = json.loads((tmp_path / "run" / "run.json").read_text())
     head["policy"] = '"}], \u2028 </script> \x00 \\'
     (tmp_path / "run" / "run.json").write_text(json.dumps(head))
-    text = trace_document([read_recorded(tmp_path / "run")])
+    text = "".join(trace_lines([read_recorded(tmp_path / "run")]))
     assert json.loads(text)["traceEvents"][0]["args"]["name"].startswith(head["policy"])
     assert text.isascii()
     assert text.isprintable() or "\x00" not in text
@@ -256,7 +256,7 @@ def test_perfetto_itself_counts_the_same(tmp_path: Path) -> None:
     perfetto = pytest.importorskip("perfetto.trace_processor")
     tables = stored(tmp_path / "run", **SCARCE)
     trace = tmp_path / "trace.json"
-    trace.write_text(trace_document([read_recorded(tmp_path / "run")]))
+    trace.write_text("".join(trace_lines([read_recorded(tmp_path / "run")])))
     config = perfetto.TraceProcessorConfig(bin_path=os.environ[PROCESSOR])
     with perfetto.TraceProcessor(trace=str(trace), config=config) as processor:
         for sql, ours in (

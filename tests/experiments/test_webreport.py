@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from experiments.axes import plan
 from experiments.draft import Draft
 from experiments.recorded import Swept, read_any, read_recorded
-from experiments.timeline import trace_document
+from experiments.timeline import trace_lines
 from experiments.webreport.charts import steps_of
 from experiments.webreport.groups import differences, grouped, places
 from experiments.webreport.page import write_report
@@ -613,4 +613,4 @@ def test_odd_tables_are_shown_or_refused_in_a_sentence(
     (base / "run.json").write_text(json.dumps(head))
     with contextlib.suppress(StoreError):
         parsed(report(base))
-        json.loads(trace_document([read_recorded(base)]))
+        json.loads("".join(trace_lines([read_recorded(base)])))

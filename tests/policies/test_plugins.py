@@ -208,8 +208,11 @@ def test_a_mistake_names_the_file_and_what_is_wrong(case: str, write: Write) -> 
     assert "\n" not in str(e.value)
 
 
-@pytest.mark.parametrize(("name", "message"), [("none.py", "No such file"), (".", "Is a directory")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("none.py", "No such file"), (".", "Is a directory"), ("loop.py", "Too many levels")]
+)
 def test_a_path_that_cannot_be_read(name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "loop.py").symlink_to("loop.py")
     with pytest.raises(PolicyError, match=f"plug-in .* cannot be read: {message}"):
         load_plugin(tmp_path / name)
 
