@@ -47,8 +47,10 @@ def started(workers: int) -> Any:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    # So that the scheduler gives up tasks, as it does where more workers are killed than here.
-    with dask.config.set({"distributed.scheduler.allowed-failures": 1}), started(2) as local:
+    # So that the scheduler gives up tasks, as it does where more workers are killed than here, and does not ask a worker
+    # that has just been killed for a result for half a minute.
+    settings = {"distributed.scheduler.allowed-failures": 1, "distributed.comm.timeouts.connect": "10s"}
+    with dask.config.set(settings), started(2) as local:
         yield local.scheduler_address
 
 
