@@ -47,8 +47,8 @@ def started(workers: int) -> Any:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    # So that the scheduler gives up tasks, as it does where more workers are killed than here, and does not try to reach
-    # one that has just been killed for half a minute.
+    # So that the scheduler gives up tasks, as it does where more workers are killed than here, and soon gives up a
+    # connection to one that was killed.
     settings = {"distributed.scheduler.allowed-failures": 1, "distributed.comm.timeouts.connect": "10s"}
     with dask.config.set(settings), started(2) as local:
         yield local.scheduler_address
