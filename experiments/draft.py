@@ -7,7 +7,6 @@ names the layer and the key that it came from.
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,15 +192,6 @@ class Draft:
         }
         self._values = {k: v for k, v in self._values.items() if not k.startswith("sweep.")}
         return axes
-
-    def most_runs(self) -> int:
-        """Return how many runs it asks for at most, as far as that can be seen before it is validated."""
-        lists = [v for k, v in self._values.items() if k == "policies" or k.startswith("sweep.")]
-        runs = math.prod(len(v) for v in lists if isinstance(v, list))
-        seeds = self.get("seeds")
-        count = len(seeds) if isinstance(seeds, list) else seeds if isinstance(seeds, int) else 1
-        # A file's own arrivals are the same for all seeds.
-        return runs * count if any(k.endswith(("workload", "rate")) for k in self._values) else runs
 
     def finish(self) -> Config:
         """Validate.

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from experiments.cells import Cell
 from experiments.config import ConfigError
 from experiments.folders import in_progress, new_owner, remove_parts
-from experiments.processes import IN_PROCESS, PROCESSES, outcomes
+from experiments.processes import IN_PROCESS, PROCESSES, cores, outcomes
 from experiments.run import CellResult, run_cell, stored_result
 from policies.registry import nearest
 from sim.provenance import provenance
@@ -167,13 +167,6 @@ class Processes:
         tasks = ((task, folder, shared, owner) for task in tasks_of(cells, jobs))
         for results in outcomes(_run_task, tasks, jobs):
             yield from results
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    from joblib import cpu_count
-
-    return int(cpu_count())
 
 
 def tasks_of(cells: Sequence[Cell], jobs: int) -> list[list[Cell]]:

@@ -31,18 +31,25 @@ _pools: dict[int, Executor] = {}
 atexit.register(_pools.clear)  # while the modules that it needs for this are still there
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    from joblib import cpu_count
+
+    return int(cpu_count())
+
+
 @contextmanager
-def begun(jobs: int | None, runs: int, where: str | None = None) -> Iterator[None]:
+def begun(jobs: int | None, where: str | None = None) -> Iterator[None]:
     """Start processes that the user has asked for while their work is being planned, and end them when it is done.
+
+    More than there are cores begin only with their work: nobody knows yet how many will have any.
 
     Args:
         jobs: how many the user has asked for, if any.
-        runs: how many runs there are at most; more processes would find nothing to do.
         where: what ``--cluster`` says.
     """
-    early = 0 if jobs is None or where not in (None, PROCESSES) else min(jobs, runs)
-    if early > 1:
-        _pool(early).submit(os.getpid)  # the first task starts all of them
+    if jobs is not None and where in (None, PROCESSES) and 1 < jobs <= cores():
+        _pool(jobs).submit(os.getpid)  # the first task starts all of them
     try:
         yield
     except BaseException:

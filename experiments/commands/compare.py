@@ -70,8 +70,8 @@ def compare(
     from experiments.sweep import keep_finished, run_sweep
     from sim.store import atomic_write
 
-    # Nobody knows yet how many runs are left where some may be finished.
-    with begun(None if resume else jobs, draft.most_runs()):
+    # There may be no run left where some are finished.
+    with begun(None if resume else jobs):
         if not resume:
             check_free(out)
         experiment = plan(draft)

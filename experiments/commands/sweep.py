@@ -66,10 +66,9 @@ def sweep(
     from experiments.processes import begun
 
     given = o.given(locals())
-    draft = o.collect(file, sets, name=_name(file), seeds=seeds, seed=seed, **given)
-    # Nobody knows yet how many runs are left where some may be finished.
-    early = None if dry_run or resume or shard else jobs
-    with begun(early, draft.most_runs(), cluster):
+    # There may be no run left where some are finished.
+    with begun(None if dry_run or resume or shard else jobs, cluster):
+        draft = o.collect(file, sets, name=_name(file), seeds=seeds, seed=seed, **given)
         from experiments import output
         from experiments.axes import plan
         from experiments.compare import run_warnings

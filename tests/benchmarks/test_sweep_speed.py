@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.executors import cores
+from experiments.processes import cores
 from tests.benchmarks.bare import Bench
 
 pytestmark = [pytest.mark.benchmarks, pytest.mark.timeout(1800)]

@@ -1,6 +1,5 @@
 """Sweeps taken apart: the product of the axes, its order, and cells that are the same exactly when they must be."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ from experiments.config import ConfigError
 from experiments.draft import Draft
 from policies.base import PolicyError
 from traces.schema import TraceError
-
-AZURE = str(Path(__file__).parents[1] / "data" / "azure_2023.csv")
 
 SMALL = {"trace.workload": "chat", "trace.limit": 5, "policies": ["fcfs+full"], "seeds": [0]}
 
@@ -34,30 +31,6 @@ def refusal(error: type[Exception], values: dict[str, Any] | None = None, **axes
     sentence = str(caught.value)
     assert "\n" not in sentence
     return sentence
-
-
-@pytest.mark.parametrize(
-    ("values", "axes", "runs"),
-    [
-        ({}, {}, 1),
-        ({"seeds": 3}, {"rate": [1, 2], "engine": {"max_num_seqs": [8, 9]}}, 12),
-        ({"policies": ["fcfs+full", "sloweave"]}, {"seeds": [4, 5, 6]}, 6),
-        ({}, {"policies": ["fcfs+full", "sloweave"], "workload": ["chat", "long"]}, 4),
-        ({"trace.file": AZURE, "seeds": 3}, {"rate_scale": [1, 2]}, 2),
-        ({"trace.file": AZURE, "seeds": 3}, {"rate": [1, 2]}, 6),
-        ({"seeds": -3}, {}, -3),
-        ({"seeds": "x", "policies": "y"}, {}, 1),
-    ],
-)
-def test_a_draft_knows_how_many_runs_it_is_at_most(values: dict[str, Any], axes: dict[str, Any], runs: int) -> None:
-    draft = Draft()
-    for key, value in {**SMALL, **values}.items():
-        if key not in axes and (key, "trace.file" in values) != ("trace.workload", True):
-            draft.put(key, value, "test")
-    draft.put("sweep", axes, "grid.toml")
-    assert draft.most_runs() == runs
-    if runs > 1:
-        assert len(plan(draft).cells) == runs
 
 
 distinct_rates = st.lists(st.integers(1, 200), min_size=1, max_size=3, unique=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import processes
 from experiments.processes import begun, outcomes
 
 
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 
 
 def test_work_finds_processes_that_have_begun_and_they_end_with_it() -> None:
-    with begun(2, 9):
+    with begun(2):
         early = running()
         workers = set(outcomes(os.getpid, [()] * 8, 2))
         assert workers <= early
@@ -52,7 +53,7 @@ def test_work_finds_processes_that_have_begun_and_they_end_with_it() -> None:
 
 def test_processes_end_without_a_word_where_there_is_no_work_after_all() -> None:
     before = running()
-    with pytest.raises(ValueError, match="no such file"), begun(2, 9):
+    with pytest.raises(ValueError, match="no such file"), begun(2):
         raise ValueError("no such file")
     wait_for(lambda: running() <= before)
 
@@ -78,7 +79,7 @@ def test_every_task_is_done_once_and_few_are_taken_ahead() -> None:
 
 
 def test_fewer_jobs_than_processes_are_done_by_so_many_at_a_time(tmp_path: Path) -> None:
-    with begun(2, 9):
+    with begun(2):
         early = running()
         marks = list(outcomes(alone_in, [(tmp_path,)] * 6, 1))
         assert running() == early
@@ -119,16 +120,18 @@ def test_processes_are_killed_where_nobody_asks_for_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("jobs", "runs", "where"),
-    [(None, 9, None), (1, 9, None), (4, 9, "in-process"), (4, 9, "tcp://host:1"), (1000, 1, None), (4, -1, None)],
+    ("jobs", "where"), [(None, None), (1, None), (2, "in-process"), (2, "tcp://host:1"), (1000, None), (-1, None)]
 )
-def test_nothing_begins_that_is_not_surely_asked_for(jobs: int | None, runs: int, where: str | None) -> None:
+def test_nothing_begins_that_is_not_surely_asked_for(jobs: int | None, where: str | None) -> None:
     before = running()
-    with begun(jobs, runs, where):
+    with begun(jobs, where):
         assert running() <= before
 
 
-def test_no_more_processes_begin_than_there_are_runs() -> None:
+def test_as_many_begin_as_there_are_cores_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "cores", lambda: 3)
     before = running()
-    with begun(1000, 2):
-        assert len(running() - before) == 2
+    with begun(3):
+        assert len(running() - before) == 3
+    with begun(4):
+        assert len(running() - before) <= 3
