@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -44,21 +45,17 @@ rate = [1, 2]
 
 
 def _parquet() -> bytes:
-    path = Path(__file__).with_name(".seed.parquet")
-    try:
-        write_trace(
-            Trace(
-                np.array([0, 5]),
-                np.array([3, 4]),
-                np.array([1, 1]),
-                Segments(np.array([0, 1, 3]), np.array([1, 1, 2]), np.array([3, 3, 1])),
-                tenant=np.array(["a", None], dtype=object),
-            ),
-            path,
-        )
+    trace = Trace(
+        np.array([0, 5]),
+        np.array([3, 4]),
+        np.array([1, 1]),
+        Segments(np.array([0, 1, 3]), np.array([1, 1, 2]), np.array([3, 3, 1])),
+        tenant=np.array(["a", None], dtype=object),
+    )
+    with TemporaryDirectory() as folder:  # several processes collect these tests at once
+        path = Path(folder) / "seed.parquet"
+        write_trace(trace, path)
         return path.read_bytes()
-    finally:
-        path.unlink(missing_ok=True)
 
 
 _LINEAR = {"kind": "linear", **{f"{c}_ns": 100 for c in LINEAR}}
